@@ -28,6 +28,148 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
+
+    /// Neither `EXUVIA_TESTENV_CACHE` nor a home directory is known.
+    #[error("there is no place to cache the control plane's binaries: set EXUVIA_TESTENV_CACHE to a directory")]
+    NoCacheDirectory,
+
+    /// `EXUVIA_KUBE_VERSION` names a version that is not pinned here.
+    #[error("Kubernetes {wanted} cannot be built here: set EXUVIA_KUBE_VERSION to 1.37 or 1.34, or leave it out")]
+    UnknownKubeVersion {
+        /// What was asked for.
+        wanted: String,
+    },
+
+    /// `KUBEBUILDER_ASSETS` does not hold what it should.
+    #[error(
+        "there is no {binary} in {directory}, where KUBEBUILDER_ASSETS points: \
+         put it there, point KUBEBUILDER_ASSETS elsewhere, or unset it"
+    )]
+    NotInAssets {
+        /// What is missing.
+        binary: &'static str,
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+
+    /// Neither a binary nor Go to build it.
+    #[error(
+        "{binary} {version} is neither in KUBEBUILDER_ASSETS nor in the cache ({cache}), and there is no `go` on PATH \
+         to build it: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a directory with etcd and kube-apiserver"
+    )]
+    NoGo {
+        /// What is missing.
+        binary: &'static str,
+        /// At which version.
+        version: &'static str,
+        /// The cache that was looked in.
+        cache: PathBuf,
+    },
+
+    /// `go build` failed.
+    #[error("building {binary} {version} with go failed: {detail}")]
+    BuildFailed {
+        /// What was built.
+        binary: &'static str,
+        /// At which version.
+        version: &'static str,
+        /// The last of what go said.
+        detail: String,
+    },
+
+    /// A cached binary is not what was built.
+    #[error(
+        "the cached {binary} is damaged: {path} has {size} bytes, but {stamp} when it was built; \
+         delete that file and {binary}.size beside it, then run again to rebuild it"
+    )]
+    DamagedCache {
+        /// Which one.
+        binary: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Its size now.
+        size: u64,
+        /// What the stamp says.
+        stamp: String,
+    },
+
+    /// A process could not be started.
+    #[error("cannot start {process} from {program}: {source}")]
+    Spawn {
+        /// Which one.
+        process: &'static str,
+        /// The program.
+        program: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+
+    /// A process that is not running was to be signalled.
+    #[error("{process} is not running: start it with restart() first")]
+    NotRunning {
+        /// Which one.
+        process: &'static str,
+    },
+
+    /// A signal could not be sent.
+    #[error("cannot signal {process}: {source}")]
+    Signal {
+        /// Which one.
+        process: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+
+    /// A process did not come up.
+    #[error("{process} {why}; its log ({log}) ends with:\n{tail}")]
+    NotUp {
+        /// Which one.
+        process: &'static str,
+        /// Whether it ended or took too long.
+        why: String,
+        /// Where the log is.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+
+    /// A port that was asked for is taken.
+    #[error("port {port} on 127.0.0.1 is in use: choose another one, or none to get a free one")]
+    PortInUse {
+        /// The port.
+        port: u16,
+    },
+
+    /// No port could be had.
+    #[error("cannot get a free port on 127.0.0.1: {0}")]
+    NoPort(std::io::Error),
+
+    /// A request to etcd or to an API server failed.
+    #[error("the request to {uri} failed: {source}")]
+    Request {
+        /// Where it went.
+        uri: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A client could not be made, or the API server refused what it asked for.
+    #[error("the API server's client failed: {0}")]
+    Client(Box<dyn std::error::Error + Send + Sync>),
+
+    /// A proxy or webhook server could not listen.
+    #[error("cannot listen on 127.0.0.1: {0}; if open files ran out, raise the limit (ulimit -n) or run fewer tests at once")]
+    Listen(std::io::Error),
+
+    /// The TLS library did not like a certificate or key.
+    #[error("cannot use a certificate for TLS: {0}; use one that the control plane's own authority made")]
+    Tls(rustls::Error),
+}
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        Self::Client(error.into())
+    }
 }
 
 impl Error {
