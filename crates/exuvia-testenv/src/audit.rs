@@ -112,7 +112,7 @@ impl AuditLog {
         let unreadable = Error::file("read the audit log in", &self.directory);
         let mut events = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(unreadable)?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with("audit-") {
+            if entry.path().extension().is_some_and(|extension| extension == "jsonl") {
                 read(&entry.path(), &mut events)?;
             }
         }

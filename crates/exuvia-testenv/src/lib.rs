@@ -27,6 +27,7 @@ mod nodes;
 mod process;
 pub mod proxy;
 mod stale;
+pub mod webhook;
 mod widgets;
 
 pub use access::{Access, Credential};

@@ -12,21 +12,37 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
 
-/// Runs `$@` with its output in `$EXUVIA_LOG` and kills it as soon as standard input closes, which the kernel
-/// does for us however we end, `kill -9` included. `prctl(PR_SET_PDEATHSIG)` would need `pre_exec`, and with it
-/// unsafe code. The watcher is started before anything is printed: printing into a pipe whose reader is gone
+/// Runs `$@`, with its output in `$EXUVIA_LOG` if that is set, and kills it as soon as standard input closes, which
+/// the kernel does for us however we end, `kill -9` included. `prctl(PR_SET_PDEATHSIG)` would need `pre_exec`, and
+/// with it unsafe code. The watcher is started before anything is printed: printing into a pipe whose reader is gone
 /// ends the shell.
 const SUPERVISOR: &str = r#"
 exec 3<&0 </dev/null
-"$@" >>"$EXUVIA_LOG" 2>&1 3<&- &
+if [ -n "$EXUVIA_LOG" ]; then exec 4>&1 >>"$EXUVIA_LOG" 2>&1; else exec 4>/dev/null; fi
+"$@" 3<&- 4>&- &
 child=$!
-( exec >/dev/null; read -r _ <&3; kill -9 "$child" ) &
+( exec >/dev/null 2>&1 4>&-; read -r _ <&3; kill -9 "$child" ) &
 watcher=$!
-echo "$child"
+echo "$child" >&4
 wait "$child"
-echo "$?"
+code=$?
+echo "$code" >&4
 kill "$watcher"
+exit "$code"
 "#;
+
+/// A command that ends with us: keep the child's piped standard input open for as long as it shall live.
+pub(crate) fn supervised(program: &Path, log: Option<&Path>) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", SUPERVISOR, "exuvia-supervisor"])
+        .arg(program)
+        .env("EXUVIA_LOG", log.unwrap_or(Path::new("")))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0); // Ctrl-C is for us; we end our children in order
+    command
+}
 
 /// How to start a process: kept, so that it can be started again.
 #[derive(Clone, Debug)]
@@ -93,8 +109,14 @@ impl Process {
     }
 
     /// Freezes the process (SIGSTOP). Connections to it stay open, requests queue up in their sockets.
+    ///
+    /// When this returns it stands still: the kernel needs a moment to stop threads that run on another core.
     pub fn pause(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        while self.pid().and_then(state).is_some_and(|state| state != 'T') {
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Lets a paused process go on (SIGCONT).
@@ -149,19 +171,14 @@ impl Running {
     fn start(command: &CommandLine) -> Result<Self, Error> {
         let failed =
             |source| Error::Spawn { process: command.name, program: command.program.clone(), source };
-        let mut supervisor = Command::new("/bin/sh")
-            .args(["-c", SUPERVISOR, "exuvia-supervisor"])
-            .arg(&command.program)
+        let mut supervisor = supervised(&command.program, Some(&command.log))
             .args(&command.args)
             // A developer's proxy, CA or Go settings must not reach into the control plane.
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", command.log.parent().unwrap_or(Path::new("/")))
             .env("EXUVIA_LOG", &command.log)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .process_group(0) // Ctrl-C is for us; we end our children in order
             .spawn()
             .map_err(failed)?;
         let lifeline = supervisor.stdin.take();
@@ -205,6 +222,12 @@ impl Exit {
 
 fn signal(pid: Pid, signal: Signal, process: &'static str) -> Result<(), Error> {
     kill_process(pid, signal).map_err(|e| Error::Signal { process, source: e.into() })
+}
+
+/// The state letter that Linux shows for a process; elsewhere there is none, and nothing is waited for.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next() // the name before it may hold anything
 }
 
 /// The last `lines` lines of a file that may be large; what cannot be read is empty.

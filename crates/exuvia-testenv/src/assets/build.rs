@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Assets, Binary};
 use crate::Error;
+use crate::process::supervised;
 
 /// How a build goes on.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +97,7 @@ pub(super) fn find_or_build(assets: &Assets, binary: Binary) -> Result<PathBuf, 
     fs::rename(&unfinished, &path).map_err(Error::file("move the finished binary to", &path))?;
     let stamp = stamp_path(&directory, binary);
     fs::write(&stamp, format!("{size}\n")).map_err(Error::file("write", &stamp))?;
-    (assets.report)(Progress::Finished { binary: binary.name() });
+    (assets.report.0)(Progress::Finished { binary: binary.name() });
     Ok(path)
 }
 
@@ -117,7 +118,7 @@ fn lock(assets: &Assets, directory: &Path, binary: Binary) -> Result<File, Error
     let path = directory.join(".lock");
     let file = File::create(&path).map_err(Error::file("create", &path))?;
     if file.try_lock().is_err() {
-        (assets.report)(Progress::Waiting { binary: binary.name() });
+        (assets.report.0)(Progress::Waiting { binary: binary.name() });
         file.lock().map_err(Error::file("lock", &path))?;
     }
     Ok(file)
@@ -142,51 +143,43 @@ fn run_go(
         version: binary.version(assets.kube),
         detail,
     };
-    let go_command = |verb: &str| {
-        let mut command = Command::new(go);
+    let with_settings = |mut command: Command| {
         command
-            .arg(verb)
             .current_dir(&source)
             .env("PATH", &assets.path)
             .env("CGO_ENABLED", "0")
             .env("GOFLAGS", "-mod=readonly")
             .env("GOWORK", "off")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command
     };
 
     // Fetches the sources, and tells how much there is to do.
-    let mut listing = go_command("list");
-    listing.args(["-deps", "-f", "{{.ImportPath}}", binary.package()]);
+    let mut listing = with_settings(Command::new(go));
+    listing.stdin(Stdio::null()).args(["list", "-deps", "-f", "{{.ImportPath}}", binary.package()]);
     let listing = listing.output().map_err(|e| failed(e.to_string()))?;
     if !listing.status.success() {
         return Err(failed(last_lines(&String::from_utf8_lossy(&listing.stderr), 8)));
     }
     let packages = String::from_utf8_lossy(&listing.stdout).lines().count();
-    (assets.report)(Progress::Started {
+    (assets.report.0)(Progress::Started {
         binary: binary.name(),
         version: binary.version(assets.kube),
         packages,
     });
 
-    let mut build = go_command("build");
-    build.args(["-v", "-trimpath", "-ldflags", &binary.ldflags(assets.kube), "-o"]).arg(output);
+    let mut build = with_settings(supervised(go, None));
+    build.args(["build", "-v", "-trimpath", "-ldflags", &binary.ldflags(assets.kube), "-o"]).arg(output);
     let mut child = build.arg(binary.package()).spawn().map_err(|e| failed(e.to_string()))?;
     // `go build -v` names each package on standard error as it compiles it; errors come the same way.
     let mut last = VecDeque::new();
     let says = BufReader::new(child.stderr.take().expect("stderr is piped"));
     for (index, line) in says.lines().map_while(Result::ok).enumerate() {
-        (assets.report)(Progress::Compiling { binary: binary.name(), done: index + 1, packages });
+        (assets.report.0)(Progress::Compiling { binary: binary.name(), done: index + 1, packages });
         last.push_back(line);
         if last.len() > 8 {
             last.pop_front();
         }
-    }
-    let mut rest = String::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        let _ = stdout.read_to_string(&mut rest);
     }
     let status = child.wait().map_err(|e| failed(e.to_string()))?;
     if status.success() {

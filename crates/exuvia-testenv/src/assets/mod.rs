@@ -5,6 +5,7 @@ mod version;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use build::Progress;
 pub use version::{Binary, KubeVersion};
@@ -20,7 +21,17 @@ pub struct Assets {
     envtest: Option<PathBuf>,
     /// Where `go` is looked for, in the form of `PATH`.
     path: OsString,
-    report: fn(Progress<'_>),
+    report: Report,
+}
+
+/// Called as a build goes on.
+#[derive(Clone)]
+struct Report(Arc<dyn Fn(Progress<'_>) + Send + Sync>);
+
+impl std::fmt::Debug for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Report(..)")
+    }
 }
 
 impl Assets {
@@ -45,7 +56,7 @@ impl Assets {
             ready: directory("KUBEBUILDER_ASSETS"),
             envtest: data.map(|data| data.join("kubebuilder-envtest/k8s")),
             path: std::env::var_os("PATH").unwrap_or_default(),
-            report: build::print_to_stderr,
+            report: Report(Arc::new(build::print_to_stderr)),
         })
     }
 
@@ -57,14 +68,14 @@ impl Assets {
             ready: None,
             envtest: None,
             path: path.into(),
-            report: build::print_to_stderr,
+            report: Report(Arc::new(build::print_to_stderr)),
         }
     }
 
     /// Tells `report` how a build goes on, instead of standard error.
     #[must_use]
-    pub fn report_to(mut self, report: fn(Progress<'_>)) -> Self {
-        self.report = report;
+    pub fn report_to(mut self, report: impl Fn(Progress<'_>) + Send + Sync + 'static) -> Self {
+        self.report = Report(Arc::new(report));
         self
     }
 

@@ -15,7 +15,7 @@ pub enum KubeVersion {
 }
 
 impl KubeVersion {
-    const ALL: [Self; 2] = [Self::V1_37, Self::V1_34];
+    pub(super) const ALL: [Self; 2] = [Self::V1_37, Self::V1_34];
 
     /// The full version, such as `1.37.1`.
     pub fn full(self) -> &'static str {

@@ -200,3 +200,57 @@ pub(crate) fn named(request: &Recorded, object: Option<ObjectPath<'_>>) -> Strin
     }
     name.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::proxy::record::tests::request;
+
+    async fn body(answer: Answer, request: &Recorded) -> (HeaderMap, Bytes) {
+        let (head, body) = answer.to_response(request).into_parts();
+        (head.headers, body.collect().await.unwrap().to_bytes())
+    }
+
+    #[tokio::test]
+    async fn a_status_speaks_of_the_object_of_the_request() {
+        let path = "/apis/example.com/v1/namespaces/ns/widgets/w";
+        let (_, conflict) = body(409.into(), &Recorded { method: Method::PUT, ..request(path) }).await;
+        let status: kube::core::Status = serde_json::from_slice(&conflict).unwrap();
+        assert!(status.is_conflict());
+        assert!(status.message.contains("widgets.example.com \"w\": the object has been modified"));
+        let details = status.details.unwrap();
+        assert_eq!((details.name.as_str(), details.group.as_str()), ("w", "example.com"));
+
+        let create = Recorded {
+            method: Method::POST,
+            body: br#"{"metadata": {"name": "new"}}"#.as_slice().into(),
+            ..request("/api/v1/namespaces/ns/configmaps")
+        };
+        let (_, exists) = body(409.into(), &create).await;
+        let status: kube::core::Status = serde_json::from_slice(&exists).unwrap();
+        assert_eq!((status.reason.as_str(), status.message.as_str()), (
+            "AlreadyExists",
+            "configmaps \"new\" already exists"
+        ));
+    }
+
+    #[tokio::test]
+    async fn too_many_requests_says_when_to_come_back() {
+        let request = request("/api/v1/pods");
+        let retry_after = |headers: HeaderMap| headers.get(header::RETRY_AFTER).cloned();
+        assert_eq!(retry_after(body(429.into(), &request).await.0).unwrap(), "1");
+        let later = Answer::status(503).retry_after(30);
+        assert_eq!(retry_after(body(later, &request).await.0).unwrap(), "30");
+        assert_eq!(retry_after(body(Answer::status(429).without_retry_after(), &request).await.0), None);
+    }
+
+    #[tokio::test]
+    async fn a_given_body_takes_the_place_of_the_status() {
+        let (headers, text) = body(Answer::status(502).text("bad gateway"), &request("/")).await;
+        assert_eq!(text, "bad gateway");
+        assert_eq!(headers[header::CONTENT_TYPE], "text/plain; charset=utf-8");
+    }
+}

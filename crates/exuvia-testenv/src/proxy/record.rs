@@ -178,10 +178,10 @@ impl Drop for Entry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn request(path: &str) -> Recorded {
+    pub(crate) fn request(path: &str) -> Recorded {
         Recorded {
             id: 0,
             method: Method::GET,

@@ -279,3 +279,84 @@ impl fmt::Debug for Injected {
         f.debug_tuple("Injected").field(&self.counts).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::record::tests::request;
+
+    const WIDGET: &str = "/apis/example.com/v1/namespaces/ns/widgets/w";
+
+    fn write(path: &str) -> Recorded {
+        Recorded { method: Method::PATCH, ..request(path) }
+    }
+
+    #[test]
+    fn a_match_holds_when_all_that_it_asks_for_does() {
+        let all = Match::writes().path("/apis/*/widgets/*").resource("widgets").object("ns", "w");
+        assert!(all.holds(&write(WIDGET)));
+        assert!(all.holds(&write(&format!("{WIDGET}/status"))));
+        assert!(!all.clone().subresource("").holds(&write(&format!("{WIDGET}/status"))));
+        assert!(!all.clone().subresource("status").holds(&write(WIDGET)));
+        assert!(!all.holds(&request(WIDGET)), "a read");
+        assert!(!all.holds(&write(&format!("{WIDGET}2"))), "another name");
+        assert!(!all.clone().object("", "w").holds(&write(WIDGET)), "another namespace");
+        assert!(!all.resource("gadgets").holds(&write(WIDGET)), "another resource");
+    }
+
+    #[test]
+    fn the_name_of_a_create_is_in_its_body() {
+        let path = "/apis/example.com/v1/namespaces/ns/widgets";
+        let body = br#"{"metadata": {"name": "w"}}"#.as_slice();
+        let create = Recorded { method: Method::POST, body: body.into(), ..request(path) };
+        assert!(Match::any().object("ns", "w").holds(&create));
+        assert!(!Match::any().object("ns", "v").holds(&create));
+    }
+
+    #[test]
+    fn each_query_pattern_needs_a_parameter() {
+        let list = Recorded { query: "limit=50&continue=abc%3D&watch=true".to_owned(), ..request("/api/v1/pods") };
+        for pattern in ["watch=true", "continue=", "continue=a*", "limit=50"] {
+            assert!(Match::any().query(pattern).holds(&list), "{pattern}");
+        }
+        for pattern in ["watch=false", "limit=5", "resourceVersion=", "tinue="] {
+            assert!(!Match::any().query("watch=true").query(pattern).holds(&list), "{pattern}");
+        }
+    }
+
+    /// Which of five matching requests a rule applies to.
+    fn applied(rule: Rule) -> Vec<usize> {
+        let rules = Arc::new(Rules::default());
+        rules.inject(rule.then(Fault::DropRequest));
+        (1..=5).filter(|_| rules.judge(&write(WIDGET)).fault.is_some()).collect()
+    }
+
+    #[test]
+    fn a_rule_counts_its_own_matches_from_one() {
+        let rule = || Rule::on(Match::writes());
+        assert_eq!(applied(rule()), [1, 2, 3, 4, 5]);
+        assert_eq!(applied(rule().nth(3)), [3]);
+        assert_eq!(applied(rule().times(2)), [1, 2]);
+        assert_eq!(applied(rule().nth(2).times(3)), [2, 3, 4]);
+        assert_eq!(applied(rule().nth(4).always()), [4, 5]);
+        assert_eq!(applied(Rule::on(Match::method(Method::GET))), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn a_request_suffers_the_fault_that_was_injected_first() {
+        let rules = Arc::new(Rules::default());
+        let first = rules.inject(Rule::on(Match::writes()).then(Fault::DropAnswer));
+        let second = rules.inject(Rule::on(Match::writes()).then(Fault::DropRequest));
+        let told = rules.inject(Rule::on(Match::any()).on_commit(|_| {}));
+        let verdict = rules.judge(&write(WIDGET));
+        assert!(matches!(verdict.fault, Some(Fault::DropAnswer)));
+        assert_eq!(verdict.on_commit.len(), 1);
+        assert_eq!([first.applied(), second.applied(), told.applied()], [1, 0, 1]);
+
+        first.remove();
+        assert!(matches!(rules.judge(&write(WIDGET)).fault, Some(Fault::DropRequest)));
+        assert_eq!([first.matched(), second.matched(), told.matched()], [1, 2, 2]);
+        rules.clear();
+        assert!(rules.judge(&write(WIDGET)).fault.is_none());
+    }
+}

@@ -1,4 +1,19 @@
 //! What the control plane of the tests really does, on one shared control plane where that will do.
 
+mod access;
+mod bad_input;
+mod controllers;
+mod flags;
 mod processes;
+mod stale_server;
 mod stored_bytes;
+
+/// Waits for a condition for a minute at most: a real server answers in its own time.
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await.is_ok(), "waited for: {what}");
+}
