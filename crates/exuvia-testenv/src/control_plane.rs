@@ -16,6 +16,8 @@ use crate::builder::{Builder, free_port};
 use crate::certs::Authority;
 use crate::etcd::{Etcd, StoredReader};
 use crate::process::{Janitor, Process};
+use crate::proxy::Proxy;
+use crate::webhook::WebhookServer;
 
 /// A running control plane. Everything ends when it is dropped, and when this process ends in any way.
 #[derive(Debug)]
@@ -121,6 +123,25 @@ impl ControlPlane {
     pub async fn another_apiserver(&self) -> Result<ApiServer, Error> {
         let port = free_port()?;
         ApiServer::start(&self.apiserver_command, self.admin(), &format!("kube-apiserver-{port}"), port).await
+    }
+
+    /// A fault proxy in front of the API server; who asks it without a token is the administrator.
+    pub async fn proxy(&self) -> Result<Proxy, Error> {
+        self.proxy_as(self.admin()).await
+    }
+
+    /// A fault proxy in front of the API server; who asks it without a token is `user`.
+    pub async fn proxy_as(&self, user: &Access) -> Result<Proxy, Error> {
+        let identity = match user.credential() {
+            Credential::Certificate(pair) => Some(pair.clone()),
+            _ => None,
+        };
+        Proxy::start(&self.authority, self.apiserver.address(), identity).await
+    }
+
+    /// A webhook server that the API server trusts.
+    pub async fn webhooks(&self) -> Result<WebhookServer, Error> {
+        WebhookServer::start(&self.authority).await
     }
 
     /// etcd.

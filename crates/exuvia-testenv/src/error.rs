@@ -153,6 +153,15 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// The API server found a change invalid.
+    #[error("the API server refuses {what}: {message}")]
+    Refused {
+        /// What was tried.
+        what: String,
+        /// The server's own words.
+        message: String,
+    },
+
     /// A client could not be made, or the API server refused what it asked for.
     #[error("the API server's client failed: {0}")]
     Client(Box<dyn std::error::Error + Send + Sync>),
@@ -160,10 +169,6 @@ pub enum Error {
     /// A proxy or webhook server could not listen.
     #[error("cannot listen on 127.0.0.1: {0}; if open files ran out, raise the limit (ulimit -n) or run fewer tests at once")]
     Listen(std::io::Error),
-
-    /// The TLS library did not like a certificate or key.
-    #[error("cannot use a certificate for TLS: {0}; use one that the control plane's own authority made")]
-    Tls(rustls::Error),
 }
 
 impl From<kube::Error> for Error {

@@ -33,7 +33,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-pub use self::review::{Admission, Conversion};
+pub use self::review::{Admission, Conversion, Convert, Decide};
 use crate::{
     Error,
     certs::Authority,
@@ -87,7 +87,9 @@ pub struct WebhookServer {
 
 impl std::fmt::Debug for WebhookServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WebhookServer").field("address", &self.address()).finish_non_exhaustive()
+        f.debug_struct("WebhookServer")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,7 +100,11 @@ impl WebhookServer {
         let serving = Arc::clone(&state);
         let handler = move |request, _| answer(Arc::clone(&serving), request);
         let listener = Listener::start(authority, "webhooks", handler).await?;
-        Ok(Self { listener, ca_pem: authority.ca_pem().to_owned(), state })
+        Ok(Self {
+            listener,
+            ca_pem: authority.ca_pem().to_owned(),
+            state,
+        })
     }
 
     /// Where the server listens.
@@ -250,7 +256,10 @@ impl Behaviour {
 }
 
 async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
-    let Some(endpoint) = Endpoint::ALL.into_iter().find(|endpoint| endpoint.path() == request.uri().path()) else {
+    let Some(endpoint) = Endpoint::ALL
+        .into_iter()
+        .find(|endpoint| endpoint.path() == request.uri().path())
+    else {
         let message = "there is no such webhook: use /validate, /mutate or /convert";
         return Ok(text(StatusCode::NOT_FOUND, message.to_owned()));
     };
@@ -269,7 +278,9 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         Err(message) => return Ok(text(StatusCode::INTERNAL_SERVER_ERROR, message)),
     };
     let mut response = Response::new(Full::new(review.to_string().into()));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
@@ -277,4 +288,80 @@ fn text(status: StatusCode, message: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(message.into()));
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use futures::{StreamExt, TryStreamExt};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::access::{Access, Credential};
+
+    async fn server() -> (WebhookServer, kube::Client) {
+        let authority = Authority::new().unwrap();
+        let server = WebhookServer::start(&authority).await.unwrap();
+        let access = Access {
+            user: "apiserver".to_owned(),
+            url: format!("https://{}", server.address()),
+            ca_pem: authority.ca_pem().to_owned(),
+            credential: Credential::None,
+            directory: std::path::PathBuf::new(),
+        };
+        (server, access.client().unwrap())
+    }
+
+    async fn post(client: &kube::Client, path: &str, body: String) -> Result<Value, kube::Error> {
+        client
+            .request(Request::post(path).body(body.into_bytes()).unwrap())
+            .await
+    }
+
+    #[tokio::test]
+    async fn thousands_of_calls_are_counted_and_the_last_are_kept() {
+        let (server, client) = server().await;
+        futures::stream::iter(0..3000)
+            .map(|n| {
+                post(
+                    &client,
+                    "/validate",
+                    json!({"request": {"uid": n.to_string()}}).to_string(),
+                )
+            })
+            .buffer_unordered(32)
+            .try_for_each(async |review| {
+                assert_eq!(review["response"]["allowed"], true);
+                Ok(())
+            })
+            .await
+            .unwrap();
+        assert_eq!(server.calls(Endpoint::Validate), 3000);
+        assert_eq!(server.calls(Endpoint::Mutate), 0);
+        let kept = server.requests(Endpoint::Validate);
+        assert_eq!(kept.len(), KEPT);
+        assert!(kept.iter().all(|request| request["uid"].is_string()));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_waiting_counts_already() {
+        let (server, client) = server().await;
+        server.delay(Endpoint::Mutate, Duration::from_secs(3600));
+        let body = json!({"request": {"uid": "u"}}).to_string();
+        let waiting = tokio::spawn(async move { post(&client, "/mutate", body).await });
+        server.wait_for_calls(Endpoint::Mutate, 1).await;
+        assert!(!waiting.is_finished());
+        drop(server);
+        assert!(waiting.await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn another_path_is_refused_with_a_sentence() {
+        let (_server, client) = server().await;
+        let request = Request::post("/elsewhere").body(Body::empty()).unwrap();
+        let response = client.send(request).await.unwrap();
+        assert_eq!(response.status(), 404);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&body).contains("use /validate, /mutate or /convert"));
+    }
 }

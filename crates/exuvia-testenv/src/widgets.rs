@@ -119,6 +119,19 @@ impl Widgets {
         Ok(())
     }
 
+    /// Takes a version out of the CRD; [`Error::Refused`] if the server does not let it go.
+    pub async fn drop_version(&self, client: &Client, version: &str) -> Result<(), Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let mut crd = crds.get(&self.crd_name()).await?;
+        crd.spec.versions.retain(|kept| kept.name != version);
+        match crds.replace(&self.crd_name(), &PostParams::default(), &crd).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => {
+                Err(Error::Refused { what: format!("dropping {version}"), message: status.message })
+            }
+            replaced => Ok(replaced.map(drop)?),
+        }
+    }
+
     /// The hash in discovery that tells at which version a server stores.
     pub async fn storage_version_hash(&self, client: &Client) -> Result<String, Error> {
         let list = client.list_api_group_resources(&format!("{}/v1", self.group)).await?;

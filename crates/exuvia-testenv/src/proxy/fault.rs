@@ -79,8 +79,15 @@ impl Answer {
     /// # Panics
     /// If `code` is not between 100 and 999.
     pub fn status(code: u16) -> Self {
-        assert!(StatusCode::from_u16(code).is_ok(), "{code} is no HTTP status code: use 100 to 999");
-        Self { code, retry_after: (code == 429).then_some(1), body: None }
+        assert!(
+            StatusCode::from_u16(code).is_ok(),
+            "{code} is no HTTP status code: use 100 to 999"
+        );
+        Self {
+            code,
+            retry_after: (code == 429).then_some(1),
+            body: None,
+        }
     }
 
     /// With a `Retry-After` header of so many seconds.
@@ -123,7 +130,12 @@ impl Answer {
     }
 
     pub(crate) fn to_response(&self, request: &Recorded) -> Response<Full<Bytes>> {
-        let status = || ("application/json", status(self.code, self.retry_after, request).to_string().into());
+        let status = || {
+            (
+                "application/json",
+                status(self.code, self.retry_after, request).to_string().into(),
+            )
+        };
         let (content_type, body) = self.body.clone().unwrap_or_else(status);
         let mut response = Response::new(Full::new(body));
         *response.status_mut() = StatusCode::from_u16(self.code).unwrap_or_default();
@@ -145,7 +157,10 @@ fn status(code: u16, retry_after: Option<u32>, request: &Recorded) -> Value {
         group => format!("{}.{group}", o.resource),
     });
     let (reason, message) = match code {
-        400 => ("BadRequest", "the server rejected our request for an unknown reason".to_owned()),
+        400 => (
+            "BadRequest",
+            "the server rejected our request for an unknown reason".to_owned(),
+        ),
         401 => ("Unauthorized", "Unauthorized".to_owned()),
         403 => ("Forbidden", format!("{resource} \"{name}\" is forbidden")),
         404 => ("NotFound", format!("{resource} \"{name}\" not found")),
@@ -159,20 +174,37 @@ fn status(code: u16, retry_after: Option<u32>, request: &Recorded) -> Value {
                  apply your changes to the latest version and try again"
             ),
         ),
-        410 => ("Expired", "The provided continue parameter is too old to display a consistent list result.".to_owned()),
+        410 => (
+            "Expired",
+            "The provided continue parameter is too old to display a consistent list result.".to_owned(),
+        ),
         422 => ("Invalid", format!("{resource} \"{name}\" is invalid")),
-        429 => ("TooManyRequests", "too many requests, please try again later".to_owned()),
-        500 => ("InternalError", "Internal error occurred: etcdserver: leader changed".to_owned()),
-        503 => ("ServiceUnavailable", "the server is currently unable to handle the request".to_owned()),
+        429 => (
+            "TooManyRequests",
+            "too many requests, please try again later".to_owned(),
+        ),
+        500 => (
+            "InternalError",
+            "Internal error occurred: etcdserver: leader changed".to_owned(),
+        ),
+        503 => (
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request".to_owned(),
+        ),
         504 => (
             "Timeout",
-            "Timeout: request did not complete within requested timeout - context deadline exceeded".to_owned(),
+            "Timeout: request did not complete within requested timeout - context deadline exceeded"
+                .to_owned(),
         ),
         _ => ("", format!("the server responded with the status code {code}")),
     };
     let mut details = json!({});
     if let Some(object) = object {
-        let pairs = [("name", name.as_str()), ("group", object.group), ("kind", object.resource)];
+        let pairs = [
+            ("name", name.as_str()),
+            ("group", object.group),
+            ("kind", object.resource),
+        ];
         for (key, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
             details[key] = value.into();
         }
@@ -196,12 +228,16 @@ fn status(code: u16, retry_after: Option<u32>, request: &Recorded) -> Value {
 pub(crate) fn named(request: &Recorded, object: Option<ObjectPath<'_>>) -> String {
     let name = object.map_or("", |object| object.name);
     if name.is_empty() && request.method == Method::POST {
-        return request.json()["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        return request.json()["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
     }
     name.to_owned()
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use http::HeaderMap;
     use http_body_util::BodyExt;
@@ -217,12 +253,26 @@ mod tests {
     #[tokio::test]
     async fn a_status_speaks_of_the_object_of_the_request() {
         let path = "/apis/example.com/v1/namespaces/ns/widgets/w";
-        let (_, conflict) = body(409.into(), &Recorded { method: Method::PUT, ..request(path) }).await;
+        let (_, conflict) = body(
+            409.into(),
+            &Recorded {
+                method: Method::PUT,
+                ..request(path)
+            },
+        )
+        .await;
         let status: kube::core::Status = serde_json::from_slice(&conflict).unwrap();
         assert!(status.is_conflict());
-        assert!(status.message.contains("widgets.example.com \"w\": the object has been modified"));
+        assert!(
+            status
+                .message
+                .contains("widgets.example.com \"w\": the object has been modified")
+        );
         let details = status.details.unwrap();
-        assert_eq!((details.name.as_str(), details.group.as_str()), ("w", "example.com"));
+        assert_eq!(
+            (details.name.as_str(), details.group.as_str()),
+            ("w", "example.com")
+        );
 
         let create = Recorded {
             method: Method::POST,
@@ -231,10 +281,10 @@ mod tests {
         };
         let (_, exists) = body(409.into(), &create).await;
         let status: kube::core::Status = serde_json::from_slice(&exists).unwrap();
-        assert_eq!((status.reason.as_str(), status.message.as_str()), (
-            "AlreadyExists",
-            "configmaps \"new\" already exists"
-        ));
+        assert_eq!(
+            (status.reason.as_str(), status.message.as_str()),
+            ("AlreadyExists", "configmaps \"new\" already exists")
+        );
     }
 
     #[tokio::test]
@@ -244,7 +294,10 @@ mod tests {
         assert_eq!(retry_after(body(429.into(), &request).await.0).unwrap(), "1");
         let later = Answer::status(503).retry_after(30);
         assert_eq!(retry_after(body(later, &request).await.0).unwrap(), "30");
-        assert_eq!(retry_after(body(Answer::status(429).without_retry_after(), &request).await.0), None);
+        assert_eq!(
+            retry_after(body(Answer::status(429).without_retry_after(), &request).await.0),
+            None
+        );
     }
 
     #[tokio::test]

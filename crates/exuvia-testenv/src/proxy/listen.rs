@@ -65,7 +65,10 @@ impl Listener {
             .build()
             .map_err(Error::Listen)?;
         // From here on `Listener` owns the runtime: dropping a bare one inside another runtime panics.
-        let mut listener = Self { address: (Ipv4Addr::LOCALHOST, 0).into(), runtime: Some(runtime) };
+        let mut listener = Self {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            runtime: Some(runtime),
+        };
         let socket = std::net::TcpListener::bind(listener.address).map_err(Error::Listen)?;
         socket.set_nonblocking(true).map_err(Error::Listen)?;
         listener.address = socket.local_addr().map_err(Error::Listen)?;
@@ -111,7 +114,7 @@ fn acceptor(authority: &Authority) -> Result<TlsAcceptor, Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(certs, key))
-        .map_err(Error::Tls)?;
+        .map_err(Error::certificate)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -148,9 +151,15 @@ where
         Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
     };
     let link = Arc::new(Link::default());
-    let io = TokioIo::new(Linked { stream, link: Arc::clone(&link) });
+    let io = TokioIo::new(Linked {
+        stream,
+        link: Arc::clone(&link),
+    });
     let service = service_fn(move |request| handler(request, Arc::clone(&link)));
-    if let Err(error) = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await {
+    if let Err(error) = hyper::server::conn::http1::Builder::new()
+        .serve_connection(io, service)
+        .await
+    {
         tracing::debug!(%error, "connection ended early");
     }
 }
@@ -177,7 +186,11 @@ impl Link {
     /// Ready once there was a flush after the `seen`-th.
     pub(crate) fn poll_flushed_since(&self, seen: u64, cx: &Context<'_>) -> Poll<()> {
         self.waiting.register(cx.waker());
-        if self.flushes() > seen { Poll::Ready(()) } else { Poll::Pending }
+        if self.flushes() > seen {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     fn flushed(&self) {

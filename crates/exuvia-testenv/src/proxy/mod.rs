@@ -22,9 +22,10 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 pub use self::{
     fault::{Answer, Fault},
+    matching::Match,
     path::ObjectPath,
     record::Recorded,
-    rule::{Injected, Match, Rule},
+    rule::{Injected, Rule},
 };
 use self::{listen::Listener, serve::Gateway};
 use crate::{
@@ -35,11 +36,13 @@ use crate::{
 
 mod fault;
 pub(crate) mod listen;
+mod matching;
 mod path;
 mod record;
 mod rule;
 mod serve;
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 /// A running proxy. It has a runtime of its own, so it outlives the one that it was started from; dropping it
@@ -52,7 +55,9 @@ pub struct Proxy {
 
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy").field("address", &self.address()).finish_non_exhaustive()
+        f.debug_struct("Proxy")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
     }
 }
 
@@ -69,7 +74,11 @@ impl Proxy {
         let handling = Arc::clone(&gateway);
         let handler = move |request, link| Arc::clone(&handling).handle(request, link);
         let listener = Listener::start(authority, "fault-proxy", handler).await?;
-        Ok(Self { listener, gateway, ca_pem })
+        Ok(Self {
+            listener,
+            gateway,
+            ca_pem,
+        })
     }
 
     /// Where the proxy listens.

@@ -41,7 +41,14 @@ impl<'a> ObjectPath<'a> {
             rest.drain(..2);
         }
         let piece = |index: usize| rest.get(index).copied().unwrap_or_default();
-        Some(Self { group, version, namespace, resource: piece(0), name: piece(1), subresource: piece(2) })
+        Some(Self {
+            group,
+            version,
+            namespace,
+            resource: piece(0),
+            name: piece(1),
+            subresource: piece(2),
+        })
     }
 }
 
@@ -49,8 +56,12 @@ impl<'a> ObjectPath<'a> {
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
     for piece in pieces {
         // The leftmost place is as good as any other, since all that follows may be as long as it likes.
         let Some(at) = rest.find(piece) else { return false };
@@ -75,11 +86,25 @@ mod tests {
     #[test]
     fn a_star_stands_for_anything_slashes_and_nothing_included() {
         let path = "/apis/example.com/v1/namespaces/n/widgets/w";
-        for pattern in ["*", "/apis/*/widgets/*", "*/w", "/apis/*", "/apis/*w", "/*/widgets/w*", "**", "*widgets*"]
-        {
+        for pattern in [
+            "*",
+            "/apis/*/widgets/*",
+            "*/w",
+            "/apis/*",
+            "/apis/*w",
+            "/*/widgets/w*",
+            "**",
+            "*widgets*",
+        ] {
             assert!(glob(pattern, path), "{pattern}");
         }
-        for pattern in ["/api/*", "*/gadgets/*", "*/widgets", "/apis/*/widgets/w/*", "*v1*v1*"] {
+        for pattern in [
+            "/api/*",
+            "*/gadgets/*",
+            "*/widgets",
+            "/apis/*/widgets/w/*",
+            "*v1*v1*",
+        ] {
             assert!(!glob(pattern, path), "{pattern}");
         }
     }
@@ -102,9 +127,18 @@ mod tests {
             ("/api/v1/namespaces/n/pods/p", ["", "v1", "n", "pods", "p", ""]),
             ("/api/v1/namespaces/n/pods", ["", "v1", "n", "pods", "", ""]),
             ("/api/v1/pods", ["", "v1", "", "pods", "", ""]),
-            ("/api/v1/nodes/one/status", ["", "v1", "", "nodes", "one", "status"]),
-            ("/apis/g.io/v1/namespaces/n/widgets/w/status", ["g.io", "v1", "n", "widgets", "w", "status"]),
-            ("/apis/g.io/v1/namespaces/n/widgets/status", ["g.io", "v1", "n", "widgets", "status", ""]),
+            (
+                "/api/v1/nodes/one/status",
+                ["", "v1", "", "nodes", "one", "status"],
+            ),
+            (
+                "/apis/g.io/v1/namespaces/n/widgets/w/status",
+                ["g.io", "v1", "n", "widgets", "w", "status"],
+            ),
+            (
+                "/apis/g.io/v1/namespaces/n/widgets/status",
+                ["g.io", "v1", "n", "widgets", "status", ""],
+            ),
             ("/apis/g.io/v1/widgets/w", ["g.io", "v1", "", "widgets", "w", ""]),
         ];
         for (path, expected) in cases {
@@ -114,15 +148,37 @@ mod tests {
 
     #[test]
     fn a_namespace_is_an_object_and_a_place() {
-        assert_eq!(parts("/api/v1/namespaces"), Some(["", "v1", "", "namespaces", "", ""]));
-        assert_eq!(parts("/api/v1/namespaces/n"), Some(["", "v1", "", "namespaces", "n", ""]));
-        assert_eq!(parts("/api/v1/namespaces/n/finalize"), Some(["", "v1", "", "namespaces", "n", "finalize"]));
-        assert_eq!(parts("/api/v1/namespaces/n/secrets"), Some(["", "v1", "n", "secrets", "", ""]));
+        assert_eq!(
+            parts("/api/v1/namespaces"),
+            Some(["", "v1", "", "namespaces", "", ""])
+        );
+        assert_eq!(
+            parts("/api/v1/namespaces/n"),
+            Some(["", "v1", "", "namespaces", "n", ""])
+        );
+        assert_eq!(
+            parts("/api/v1/namespaces/n/finalize"),
+            Some(["", "v1", "", "namespaces", "n", "finalize"])
+        );
+        assert_eq!(
+            parts("/api/v1/namespaces/n/secrets"),
+            Some(["", "v1", "n", "secrets", "", ""])
+        );
     }
 
     #[test]
     fn paths_that_name_no_resource_are_no_objects() {
-        for path in ["", "/", "/version", "/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/readyz"] {
+        for path in [
+            "",
+            "/",
+            "/version",
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/apis/apps",
+            "/apis/apps/v1",
+            "/readyz",
+        ] {
             assert_eq!(parts(path), None, "{path}");
         }
     }

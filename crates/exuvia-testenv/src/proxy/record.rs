@@ -79,11 +79,18 @@ struct Entries {
 
 impl Log {
     pub(crate) fn new() -> Self {
-        Self { entries: Mutex::default(), revision: watch::Sender::new(0) }
+        Self {
+            entries: Mutex::default(),
+            revision: watch::Sender::new(0),
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Recorded> {
-        self.lock().by_id.values().map(|(_, recorded)| recorded.clone()).collect()
+        self.lock()
+            .by_id
+            .values()
+            .map(|(_, recorded)| recorded.clone())
+            .collect()
     }
 
     pub(crate) fn forget(&self) {
@@ -101,7 +108,10 @@ impl Log {
         entries.by_id.insert(id, (revision, request.clone()));
         self.revision.send_replace(revision);
         drop(entries);
-        Entry { log: Arc::clone(self), request }
+        Entry {
+            log: Arc::clone(self),
+            request,
+        }
     }
 
     /// Waits for the first request, in the order of arrival, for which `predicate` holds.
@@ -123,14 +133,19 @@ impl Log {
     fn changed_since(&self, seen: u64) -> (Vec<Recorded>, u64) {
         let entries = self.lock();
         let changed = entries.by_id.values().filter(|(revision, _)| *revision > seen);
-        (changed.map(|(_, recorded)| recorded.clone()).collect(), entries.revision)
+        (
+            changed.map(|(_, recorded)| recorded.clone()).collect(),
+            entries.revision,
+        )
     }
 
     fn update(&self, id: u64, change: impl FnOnce(&mut Recorded)) {
         let mut entries = self.lock();
         entries.revision += 1;
         let now = entries.revision;
-        let Some((revision, recorded)) = entries.by_id.get_mut(&id) else { return }; // forgotten
+        let Some((revision, recorded)) = entries.by_id.get_mut(&id) else {
+            return;
+        }; // forgotten
         *revision = now;
         change(recorded);
         self.revision.send_replace(now); // under the lock, so that revisions never go back
@@ -178,6 +193,7 @@ impl Drop for Entry {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Which requests a fault strikes: patterns, counting and callbacks.
+//! When a fault strikes: counting and callbacks.
 
 use std::{
     fmt,
@@ -8,97 +8,7 @@ use std::{
     },
 };
 
-use http::Method;
-
-use super::{
-    fault::{Fault, named},
-    path::glob,
-    record::Recorded,
-};
-
-/// Which requests a rule is about. All that is asked for must hold.
-#[derive(Clone, Debug, Default)]
-pub struct Match {
-    methods: Option<Vec<Method>>,
-    path: Option<String>,
-    query: Vec<String>,
-    resource: Option<String>,
-    subresource: Option<String>,
-    object: Option<(String, String)>,
-}
-
-impl Match {
-    /// Every request.
-    pub fn any() -> Self {
-        Self::default()
-    }
-
-    /// POST, PUT, PATCH and DELETE.
-    pub fn writes() -> Self {
-        Self { methods: Some(vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE]), ..Self::default() }
-    }
-
-    /// Requests with this method.
-    pub fn method(method: Method) -> Self {
-        Self { methods: Some(vec![method]), ..Self::default() }
-    }
-
-    /// Whose path, without the query, fits the pattern. `*` stands for any run of characters, `/` included.
-    #[must_use]
-    pub fn path(mut self, pattern: impl Into<String>) -> Self {
-        self.path = Some(pattern.into());
-        self
-    }
-
-    /// One of whose query parameters fits the pattern: `watch=true`, `continue=*` or, for short, `continue=`.
-    /// Values are compared as they are on the wire. May be asked for several times.
-    #[must_use]
-    pub fn query(mut self, pattern: impl Into<String>) -> Self {
-        let mut pattern = pattern.into();
-        if pattern.ends_with('=') {
-            pattern.push('*');
-        }
-        self.query.push(pattern);
-        self
-    }
-
-    /// Whose path names this resource (the plural, such as `widgets`), in whatever group and version.
-    #[must_use]
-    pub fn resource(mut self, plural: impl Into<String>) -> Self {
-        self.resource = Some(plural.into());
-        self
-    }
-
-    /// Whose path names this subresource, such as `status`; empty for the object itself only.
-    #[must_use]
-    pub fn subresource(mut self, subresource: impl Into<String>) -> Self {
-        self.subresource = Some(subresource.into());
-        self
-    }
-
-    /// About this object, its subresources included. The namespace of a cluster-scoped object is empty. The name
-    /// of a create is read from its body.
-    #[must_use]
-    pub fn object(mut self, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        self.object = Some((namespace.into(), name.into()));
-        self
-    }
-
-    fn holds(&self, request: &Recorded) -> bool {
-        let target = request.object();
-        let holds = |asked: &Option<String>, piece: fn(super::ObjectPath<'_>) -> &str| {
-            asked.as_ref().is_none_or(|asked| target.is_some_and(|target| piece(target) == asked))
-        };
-        self.methods.as_ref().is_none_or(|methods| methods.contains(&request.method))
-            && self.path.as_ref().is_none_or(|pattern| glob(pattern, &request.path))
-            && self.query.iter().all(|pattern| request.query.split('&').any(|pair| glob(pattern, pair)))
-            && holds(&self.resource, |target| target.resource)
-            && holds(&self.subresource, |target| target.subresource)
-            && self.object.as_ref().is_none_or(|(namespace, name)| {
-                target.is_some_and(|target| target.namespace == namespace) && named(request, target) == *name
-            })
-    }
-}
+use super::{fault::Fault, matching::Match, record::Recorded};
 
 pub(crate) type Callback = Arc<dyn Fn(&Recorded) + Send + Sync>;
 
@@ -127,7 +37,14 @@ pub struct Rule {
 impl Rule {
     /// A rule about the requests that match.
     pub fn on(about: Match) -> Self {
-        Self { about, first: 1, count: None, fault: None, on_request: None, on_commit: None }
+        Self {
+            about,
+            first: 1,
+            count: None,
+            fault: None,
+            on_request: None,
+            on_commit: None,
+        }
     }
 
     /// Applies to the n-th match only, counted from 1; with [`times`](Self::times) or [`always`](Self::always)
@@ -220,8 +137,14 @@ pub(crate) struct Verdict {
 impl Rules {
     pub(crate) fn inject(self: &Arc<Self>, rule: Rule) -> Injected {
         let counts = Arc::new(Counts::default());
-        self.lock().push(Active { rule, counts: Arc::clone(&counts) });
-        Injected { rules: Arc::clone(self), counts }
+        self.lock().push(Active {
+            rule,
+            counts: Arc::clone(&counts),
+        });
+        Injected {
+            rules: Arc::clone(self),
+            counts,
+        }
     }
 
     pub(crate) fn clear(&self) {
@@ -232,7 +155,11 @@ impl Rules {
     /// injected first.
     pub(crate) fn judge(&self, request: &Recorded) -> Verdict {
         let mut verdict = Verdict::default();
-        for Active { rule, counts } in self.lock().iter().filter(|active| active.rule.about.holds(request)) {
+        for Active { rule, counts } in self
+            .lock()
+            .iter()
+            .filter(|active| active.rule.about.holds(request))
+        {
             let nth = counts.matched.fetch_add(1, Ordering::AcqRel) + 1;
             if !rule.applies(nth) || rule.fault.is_some() && verdict.fault.is_some() {
                 continue;
@@ -270,7 +197,9 @@ impl Injected {
 
     /// Takes the rule out of force. Requests that it stalls stay stalled.
     pub fn remove(&self) {
-        self.rules.lock().retain(|active| !Arc::ptr_eq(&active.counts, &self.counts));
+        self.rules
+            .lock()
+            .retain(|active| !Arc::ptr_eq(&active.counts, &self.counts));
     }
 }
 
@@ -282,45 +211,17 @@ impl fmt::Debug for Injected {
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+
     use super::*;
     use crate::proxy::record::tests::request;
 
     const WIDGET: &str = "/apis/example.com/v1/namespaces/ns/widgets/w";
 
     fn write(path: &str) -> Recorded {
-        Recorded { method: Method::PATCH, ..request(path) }
-    }
-
-    #[test]
-    fn a_match_holds_when_all_that_it_asks_for_does() {
-        let all = Match::writes().path("/apis/*/widgets/*").resource("widgets").object("ns", "w");
-        assert!(all.holds(&write(WIDGET)));
-        assert!(all.holds(&write(&format!("{WIDGET}/status"))));
-        assert!(!all.clone().subresource("").holds(&write(&format!("{WIDGET}/status"))));
-        assert!(!all.clone().subresource("status").holds(&write(WIDGET)));
-        assert!(!all.holds(&request(WIDGET)), "a read");
-        assert!(!all.holds(&write(&format!("{WIDGET}2"))), "another name");
-        assert!(!all.clone().object("", "w").holds(&write(WIDGET)), "another namespace");
-        assert!(!all.resource("gadgets").holds(&write(WIDGET)), "another resource");
-    }
-
-    #[test]
-    fn the_name_of_a_create_is_in_its_body() {
-        let path = "/apis/example.com/v1/namespaces/ns/widgets";
-        let body = br#"{"metadata": {"name": "w"}}"#.as_slice();
-        let create = Recorded { method: Method::POST, body: body.into(), ..request(path) };
-        assert!(Match::any().object("ns", "w").holds(&create));
-        assert!(!Match::any().object("ns", "v").holds(&create));
-    }
-
-    #[test]
-    fn each_query_pattern_needs_a_parameter() {
-        let list = Recorded { query: "limit=50&continue=abc%3D&watch=true".to_owned(), ..request("/api/v1/pods") };
-        for pattern in ["watch=true", "continue=", "continue=a*", "limit=50"] {
-            assert!(Match::any().query(pattern).holds(&list), "{pattern}");
-        }
-        for pattern in ["watch=false", "limit=5", "resourceVersion=", "tinue="] {
-            assert!(!Match::any().query("watch=true").query(pattern).holds(&list), "{pattern}");
+        Recorded {
+            method: Method::PATCH,
+            ..request(path)
         }
     }
 
@@ -328,7 +229,9 @@ mod tests {
     fn applied(rule: Rule) -> Vec<usize> {
         let rules = Arc::new(Rules::default());
         rules.inject(rule.then(Fault::DropRequest));
-        (1..=5).filter(|_| rules.judge(&write(WIDGET)).fault.is_some()).collect()
+        (1..=5)
+            .filter(|_| rules.judge(&write(WIDGET)).fault.is_some())
+            .collect()
     }
 
     #[test]
@@ -354,7 +257,10 @@ mod tests {
         assert_eq!([first.applied(), second.applied(), told.applied()], [1, 0, 1]);
 
         first.remove();
-        assert!(matches!(rules.judge(&write(WIDGET)).fault, Some(Fault::DropRequest)));
+        assert!(matches!(
+            rules.judge(&write(WIDGET)).fault,
+            Some(Fault::DropRequest)
+        ));
         assert_eq!([first.matched(), second.matched(), told.matched()], [1, 2, 2]);
         rules.clear();
         assert!(rules.judge(&write(WIDGET)).fault.is_none());

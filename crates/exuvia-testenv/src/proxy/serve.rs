@@ -17,7 +17,6 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::{CertificateDer, pem::PemObject}};
 
 use super::{
     fault::Fault,
@@ -51,11 +50,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(
-        address: SocketAddr,
-        ca_pem: &str,
-        identity: Option<&Pair>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(address: SocketAddr, ca_pem: &str, identity: Option<&Pair>) -> Result<Self, Error> {
         Ok(Self {
             address,
             identified: upstream(ca_pem, identity)?,
@@ -74,7 +69,11 @@ impl Gateway {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
         let mut entry = self.log.add(recorded(&head, body.clone()));
-        let Verdict { fault, on_request, on_commit } = self.rules.judge(entry.request());
+        let Verdict {
+            fault,
+            on_request,
+            on_commit,
+        } = self.rules.judge(entry.request());
         call(&on_request, entry.request());
 
         let mut delay = Duration::ZERO;
@@ -132,14 +131,21 @@ impl Gateway {
         entry.answered(answer.status().as_u16());
         Ok(answer.map(|body| {
             let mut passed = Passed::new(Either::Left(body), entry);
-            passed.truncation = truncate_at.map(|left| Truncation { left, cutting: None, link });
+            passed.truncation = truncate_at.map(|left| Truncation {
+                left,
+                cutting: None,
+                link,
+            });
             passed
         }))
     }
 
     async fn forward(&self, mut head: Parts, body: Bytes) -> Result<Response<Incoming>, Cut> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let uri = Uri::builder().scheme("https").authority(self.address.to_string()).path_and_query(path);
+        let uri = Uri::builder()
+            .scheme("https")
+            .authority(self.address.to_string())
+            .path_and_query(path);
         let mut request = Request::new(Full::new(body));
         *request.uri_mut() = uri.build().map_err(|_| Cut)?;
         *request.method_mut() = head.method;
@@ -147,7 +153,11 @@ impl Gateway {
         head.headers.remove(header::HOST);
         // The API server prefers a client certificate over a token, so a token must come without one.
         let bears_token = head.headers.contains_key(header::AUTHORIZATION);
-        let upstream = if bears_token { &self.anonymous } else { &self.identified };
+        let upstream = if bears_token {
+            &self.anonymous
+        } else {
+            &self.identified
+        };
         *request.headers_mut() = head.headers;
         upstream.request(request).await.map_err(|error| {
             tracing::debug!(%error, "the API server gave no answer");
@@ -157,25 +167,15 @@ impl Gateway {
 }
 
 fn upstream(ca_pem: &str, identity: Option<&Pair>) -> Result<Upstream, Error> {
-    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).map_err(Error::certificate)?;
-    let mut roots = RootCertStore::empty();
-    roots.add(ca).map_err(Error::Tls)?;
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(Error::Tls)?
-        .with_root_certificates(roots);
-    let config = match identity {
-        Some(pair) => {
-            let (certs, key) = pair.rustls_parts()?;
-            builder.with_client_auth_cert(certs, key).map_err(Error::Tls)?
-        }
-        None => builder.with_no_client_auth(),
-    };
+    let tls = crate::http::tls(ca_pem, identity)?;
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().wrap_connector(http);
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_only()
+        .enable_http1()
+        .wrap_connector(http);
     Ok(Client::builder(TokioExecutor::new()).build(connector))
 }
 
@@ -228,7 +228,11 @@ struct Truncation {
 
 impl Passed {
     fn new(source: Either<Incoming, Full<Bytes>>, entry: Entry) -> Self {
-        Self { source, entry, truncation: None }
+        Self {
+            source,
+            entry,
+            truncation: None,
+        }
     }
 
     fn cutting(&self) -> Option<(&Link, u64)> {

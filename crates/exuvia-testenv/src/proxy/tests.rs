@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{StreamExt, channel::mpsc as stream};
+use futures::stream::BoxStream;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -20,7 +20,7 @@ use kube::client::Body;
 
 use super::*;
 
-type Chunks = stream::UnboundedReceiver<Result<Frame<Bytes>, Infallible>>;
+type Chunks = BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
 type Answered = Response<Either<Full<Bytes>, StreamBody<Chunks>>>;
 
 /// A server that answers with `answer`, and a proxy before it.
@@ -40,7 +40,11 @@ async fn before(answer: impl Fn(Request<Incoming>) -> Answered + Clone + Send + 
     };
     let upstream = Listener::start(&authority, "upstream", handler).await.unwrap();
     let proxy = Proxy::start(&authority, upstream.address(), None).await.unwrap();
-    Pair { proxy, reached, upstream }
+    Pair {
+        proxy,
+        reached,
+        upstream,
+    }
 }
 
 fn text(body: impl Into<Bytes>) -> Answered {
@@ -53,7 +57,11 @@ async fn before_ok() -> Pair {
 }
 
 async fn send(client: &kube::Client, method: Method, path: &str) -> Result<(u16, Bytes), kube::Error> {
-    let request = Request::builder().method(method).uri(path).body(Body::from(b"{}".to_vec())).unwrap();
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::from(b"{}".to_vec()))
+        .unwrap();
     let (head, body) = client.send(request).await?.into_parts();
     Ok((head.status.as_u16(), body.collect().await?.to_bytes()))
 }
@@ -71,7 +79,9 @@ fn was_reset(error: &kube::Error) -> bool {
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it never came")
+    tokio::time::timeout(Duration::from_secs(60), what)
+        .await
+        .expect("it never came")
 }
 
 #[tokio::test]
@@ -97,7 +107,10 @@ async fn a_request_passes_unchanged_and_is_recorded() {
     let expected = (Method::PATCH, uri, "application/merge-patch+json".to_owned());
     assert_eq!(seen.lock().unwrap().take(), Some(expected));
     let recorded = soon(pair.proxy.wait_for(|r| r.finished)).await;
-    assert_eq!((recorded.method.as_str(), recorded.query.as_str()), ("PATCH", "fieldManager=m"));
+    assert_eq!(
+        (recorded.method.as_str(), recorded.query.as_str()),
+        ("PATCH", "fieldManager=m")
+    );
     assert_eq!(recorded.content_type(), Some("application/merge-patch+json"));
     assert_eq!(recorded.json(), serde_json::json!({"a": 1}));
     assert_eq!((recorded.upstream, recorded.answer), (Some(200), Some(200)));
@@ -117,29 +130,57 @@ async fn what_strikes_the_request_keeps_it_from_the_server() {
         assert_eq!(pair.reached.load(Ordering::SeqCst), 0, "{fault:?}");
         match answer {
             Ok((code, body)) => assert!(code == 503 && body.starts_with(b"{"), "{fault:?}"),
-            Err(error) => assert_eq!(was_reset(&error), matches!(fault, Fault::ResetRequest), "{error:?}"),
+            Err(error) => assert_eq!(
+                was_reset(&error),
+                matches!(fault, Fault::ResetRequest),
+                "{error:?}"
+            ),
         }
     }
-    let answers: Vec<_> = pair.proxy.requests().iter().map(|r| (r.upstream, r.answer)).collect();
-    assert_eq!(answers, [(None, None), (None, None), (None, Some(503))], "each was sent once, and none retried");
+    let answers: Vec<_> = pair
+        .proxy
+        .requests()
+        .iter()
+        .map(|r| (r.upstream, r.answer))
+        .collect();
+    assert_eq!(
+        answers,
+        [(None, None), (None, None), (None, Some(503))],
+        "each was sent once, and none retried"
+    );
 }
 
 #[tokio::test]
 async fn what_strikes_the_answer_leaves_the_deed() {
     let pair = before_ok().await;
     let client = pair.proxy.client().unwrap();
-    for (nth, fault) in [Fault::DropAnswer, Fault::ResetAnswer, Fault::replace(504)].into_iter().enumerate() {
+    for (nth, fault) in [Fault::DropAnswer, Fault::ResetAnswer, Fault::replace(504)]
+        .into_iter()
+        .enumerate()
+    {
         pair.proxy.clear();
         pair.proxy.inject(Rule::on(Match::any()).then(fault.clone()));
         let answer = soon(send(&client, Method::POST, "/")).await;
         assert_eq!(pair.reached.load(Ordering::SeqCst), nth + 1, "{fault:?}");
         match answer {
             Ok((code, _)) => assert_eq!(code, 504, "{fault:?}"),
-            Err(error) => assert_eq!(was_reset(&error), matches!(fault, Fault::ResetAnswer), "{error:?}"),
+            Err(error) => assert_eq!(
+                was_reset(&error),
+                matches!(fault, Fault::ResetAnswer),
+                "{error:?}"
+            ),
         }
     }
-    let answers: Vec<_> = pair.proxy.requests().iter().map(|r| (r.upstream, r.answer)).collect();
-    assert_eq!(answers, [(Some(200), None), (Some(200), None), (Some(200), Some(504))]);
+    let answers: Vec<_> = pair
+        .proxy
+        .requests()
+        .iter()
+        .map(|r| (r.upstream, r.answer))
+        .collect();
+    assert_eq!(
+        answers,
+        [(Some(200), None), (Some(200), None), (Some(200), Some(504))]
+    );
 }
 
 #[tokio::test]
@@ -163,7 +204,8 @@ async fn a_stalled_request_is_over_when_the_client_goes_away() {
 #[tokio::test]
 async fn a_delayed_request_reaches_the_server_though_the_client_gave_up() {
     let pair = before_ok().await;
-    pair.proxy.inject(Rule::on(Match::any()).then(Fault::Delay(Duration::from_millis(500))));
+    pair.proxy
+        .inject(Rule::on(Match::any()).then(Fault::Delay(Duration::from_millis(500))));
     let client = pair.proxy.client().unwrap();
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -171,7 +213,11 @@ async fn a_delayed_request_reaches_the_server_though_the_client_gave_up() {
     });
     soon(pair.proxy.wait_for(|r| r.path == "/late")).await;
     waiting.abort();
-    soon(pair.proxy.wait_for(|r| r.path == "/late" && r.upstream == Some(200) && r.finished)).await;
+    soon(
+        pair.proxy
+            .wait_for(|r| r.path == "/late" && r.upstream == Some(200) && r.finished),
+    )
+    .await;
     let (code, _) = soon(send(&client, Method::POST, "/patient")).await.unwrap();
     assert_eq!((code, pair.reached.load(Ordering::SeqCst)), (200, 2));
 }
@@ -198,48 +244,46 @@ async fn a_truncated_answer_ends_after_exactly_so_many_bytes() {
     for at in [0, 1, 1000, LENGTH - 1] {
         pair.proxy.clear();
         pair.proxy.forget();
-        pair.proxy.inject(Rule::on(Match::any()).then(Fault::Truncate(at)));
+        pair.proxy
+            .inject(Rule::on(Match::any()).then(Fault::Truncate(at)));
         assert_eq!(soon(read(&client)).await, (at, false));
         let recorded = soon(pair.proxy.wait_for(|r| r.finished)).await;
         assert_eq!((recorded.answer, recorded.bytes_out), (Some(200), at as u64));
     }
     pair.proxy.clear();
-    pair.proxy.inject(Rule::on(Match::any()).then(Fault::Truncate(LENGTH)));
+    pair.proxy
+        .inject(Rule::on(Match::any()).then(Fault::Truncate(LENGTH)));
     assert_eq!(soon(read(&client)).await, (LENGTH, true));
 }
 
 #[tokio::test]
 async fn a_stream_passes_frame_by_frame_and_ends_with_its_client() {
-    let (frames, receiver) = stream::unbounded();
+    let (frames, receiver) = tokio::sync::mpsc::unbounded_channel();
     let receiver = Arc::new(Mutex::new(Some(receiver)));
     let pair = before(move |_| {
-        Response::new(Either::Right(StreamBody::new(receiver.lock().unwrap().take().unwrap())))
+        let mut receiver = receiver.lock().unwrap().take().unwrap();
+        let chunks: Chunks = Box::pin(futures::stream::poll_fn(move |cx| receiver.poll_recv(cx)));
+        Response::new(Either::Right(StreamBody::new(chunks)))
     })
     .await;
     let request = Request::get("/?watch=true").body(Body::empty()).unwrap();
-    let mut body = pair.proxy.client().unwrap().send(request).await.unwrap().into_body();
+    let mut body = pair
+        .proxy
+        .client()
+        .unwrap()
+        .send(request)
+        .await
+        .unwrap()
+        .into_body();
     for event in ["one", "two", "three"] {
-        frames.unbounded_send(Ok(Frame::data(event.into()))).unwrap();
+        frames.send(Ok(Frame::data(event.into()))).unwrap();
         let frame = soon(body.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
     assert!(!pair.proxy.requests()[0].finished);
     drop(body);
     assert_eq!(soon(pair.proxy.wait_for(|r| r.finished)).await.bytes_out, 11);
-    soon(frames.clone().closed_by_receiver()).await;
-}
-
-/// Waiting for a stream's receiver to be gone.
-trait ClosedByReceiver {
-    async fn closed_by_receiver(self);
-}
-
-impl<T> ClosedByReceiver for stream::UnboundedSender<T> {
-    async fn closed_by_receiver(self) {
-        while !self.is_closed() {
-            tokio::task::yield_now().await; // it offers nothing to await
-        }
-    }
+    soon(frames.closed()).await; // the server has learnt of it, too
 }
 
 #[tokio::test]
@@ -247,10 +291,14 @@ async fn a_callback_that_blocks_holds_up_its_own_request_only() {
     let pair = before_ok().await;
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
-    let held = pair.proxy.inject(Rule::on(Match::any().path("/held")).nth(1).on_commit(move |recorded| {
-        assert_eq!((recorded.upstream, recorded.answer), (Some(200), None));
-        released.lock().unwrap().recv().unwrap();
-    }));
+    let held = pair.proxy.inject(
+        Rule::on(Match::any().path("/held"))
+            .nth(1)
+            .on_commit(move |recorded| {
+                assert_eq!((recorded.upstream, recorded.answer), (Some(200), None));
+                released.lock().unwrap().recv().unwrap();
+            }),
+    );
     let client = pair.proxy.client().unwrap();
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -272,9 +320,11 @@ async fn a_callback_hears_of_a_request_before_the_server_does() {
     let pair = before_ok().await;
     let reached = Arc::clone(&pair.reached);
     let (tell, told) = mpsc::channel();
-    pair.proxy.inject(Rule::on(Match::writes()).nth(2).on_request(move |recorded| {
-        tell.send((recorded.path.clone(), reached.load(Ordering::SeqCst))).unwrap();
-    }));
+    pair.proxy
+        .inject(Rule::on(Match::writes()).nth(2).on_request(move |recorded| {
+            tell.send((recorded.path.clone(), reached.load(Ordering::SeqCst)))
+                .unwrap();
+        }));
     let client = pair.proxy.client().unwrap();
     for path in ["/first", "/second", "/third"] {
         soon(send(&client, Method::POST, path)).await.unwrap();
@@ -296,7 +346,12 @@ async fn a_server_that_is_gone_looks_gone() {
 
 #[test]
 fn the_proxy_outlives_the_runtime_it_was_started_from() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let pair = runtime().block_on(before_ok());
     runtime().block_on(async {
         let client = pair.proxy.client().unwrap();
@@ -306,7 +361,11 @@ fn the_proxy_outlives_the_runtime_it_was_started_from() {
 
 #[tokio::test]
 async fn dropping_the_proxy_ends_what_is_in_flight() {
-    let Pair { proxy, upstream: _upstream, .. } = before_ok().await;
+    let Pair {
+        proxy,
+        upstream: _upstream,
+        ..
+    } = before_ok().await;
     proxy.inject(Rule::on(Match::any()).then(Fault::StallRequest));
     let client = proxy.client().unwrap();
     let waiting = tokio::spawn(async move { send(&client, Method::GET, "/").await });
@@ -319,9 +378,22 @@ async fn dropping_the_proxy_ends_what_is_in_flight() {
 async fn a_client_that_trusts_others_is_not_served() {
     let pair = before_ok().await;
     let stranger = Authority::new().unwrap();
-    let access = Access { ca_pem: stranger.ca_pem().to_owned(), ..pair.proxy.access() };
-    assert!(soon(send(&access.client().unwrap(), Method::GET, "/")).await.is_err());
-    let proxy = Proxy::start(&stranger, pair.upstream.address(), None).await.unwrap();
-    assert!(soon(send(&proxy.client().unwrap(), Method::GET, "/")).await.is_err());
+    let access = Access {
+        ca_pem: stranger.ca_pem().to_owned(),
+        ..pair.proxy.access()
+    };
+    assert!(
+        soon(send(&access.client().unwrap(), Method::GET, "/"))
+            .await
+            .is_err()
+    );
+    let proxy = Proxy::start(&stranger, pair.upstream.address(), None)
+        .await
+        .unwrap();
+    assert!(
+        soon(send(&proxy.client().unwrap(), Method::GET, "/"))
+            .await
+            .is_err()
+    );
     assert_eq!(pair.reached.load(Ordering::SeqCst), 0);
 }

@@ -6,6 +6,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// Decides by the `request` of an admission review.
+pub type Decide = dyn Fn(&Value) -> Admission + Send + Sync;
+
+/// Converts an object to an apiVersion.
+pub type Convert = dyn Fn(Value, &str) -> Value + Send + Sync;
+
 /// What an admission webhook decides.
 #[derive(Clone, Default)]
 pub enum Admission {
@@ -17,7 +23,7 @@ pub enum Admission {
     /// Lets the request pass with this JSON patch (an array of operations) applied; for `/mutate` only.
     Mutate(Value),
     /// Decides by the review's `request` (`operation`, `object`, `oldObject`, `userInfo`, …). See [`Admission::by`].
-    By(Arc<dyn Fn(&Value) -> Admission + Send + Sync>),
+    By(Arc<Decide>),
 }
 
 impl Admission {
@@ -84,7 +90,7 @@ pub enum Conversion {
     /// Fails, properly, with this message.
     Fail(String),
     /// Converts an object to the given apiVersion. See [`Conversion::by`].
-    By(Arc<dyn Fn(Value, &str) -> Value + Send + Sync>),
+    By(Arc<Convert>),
 }
 
 impl Conversion {
@@ -112,15 +118,27 @@ impl Conversion {
             desired: String,
             objects: Vec<Value>,
         }
-        let Review { request: Asked { uid, desired, mut objects } } = serde_json::from_slice(body)
+        let Review {
+            request:
+                Asked {
+                    uid,
+                    desired,
+                    mut objects,
+                },
+        } = serde_json::from_slice(body)
             .map_err(|error| format!("this is no ConversionReview of apiextensions.k8s.io/v1: {error}"))?;
         let mut result = json!({"status": "Success"});
         match self {
             Self::ChangeApiVersion => {
-                objects.iter_mut().for_each(|object| object["apiVersion"] = desired.as_str().into());
+                for object in &mut objects {
+                    object["apiVersion"] = desired.as_str().into();
+                }
             }
             Self::By(convert) => {
-                objects = objects.into_iter().map(|object| convert(object, &desired)).collect();
+                objects = objects
+                    .into_iter()
+                    .map(|object| convert(object, &desired))
+                    .collect();
             }
             Self::Fail(message) => {
                 objects.clear();
@@ -143,6 +161,7 @@ impl fmt::Debug for Conversion {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -201,7 +220,17 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_a_sentence() {
-        assert!(Admission::Allow.review(b"{}").unwrap_err().starts_with("this is no AdmissionReview"));
-        assert!(Conversion::default().review(b"x").unwrap_err().starts_with("this is no ConversionReview"));
+        assert!(
+            Admission::Allow
+                .review(b"{}")
+                .unwrap_err()
+                .starts_with("this is no AdmissionReview")
+        );
+        assert!(
+            Conversion::default()
+                .review(b"x")
+                .unwrap_err()
+                .starts_with("this is no ConversionReview")
+        );
     }
 }

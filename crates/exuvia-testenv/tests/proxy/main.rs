@@ -1,0 +1,62 @@
+//! Each fault of the proxy, shown on a real API server: what the client saw, and what the cluster holds.
+#![allow(clippy::unwrap_used)] // a test that cannot go on shall stop
+
+use std::time::Duration;
+
+use exuvia_testenv::ControlPlane;
+use exuvia_testenv::proxy::Proxy;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use serde_json::json;
+
+mod reads;
+mod wire;
+mod writes;
+
+/// A proxy of the test's own to the shared API server, and the config maps on either side of it.
+struct Setup {
+    proxy: Proxy,
+    direct: Api<ConfigMap>,
+    through: Api<ConfigMap>,
+}
+
+async fn setup() -> Setup {
+    let control_plane = ControlPlane::shared().await;
+    let proxy = control_plane.proxy().await.unwrap();
+    let direct = Api::namespaced(control_plane.client().unwrap(), "default");
+    let through = Api::namespaced(proxy.client().unwrap(), "default");
+    Setup {
+        proxy,
+        direct,
+        through,
+    }
+}
+
+/// A config map with a label by which a test finds its own.
+fn config_map(test: &str, name: &str) -> ConfigMap {
+    let metadata = json!({"name": name, "labels": {"test": test}});
+    serde_json::from_value(json!({"metadata": metadata, "data": {"n": "0"}})).unwrap()
+}
+
+fn labelled(test: &str) -> ListParams {
+    ListParams::default().labels(&format!("test={test}"))
+}
+
+async fn create(api: &Api<ConfigMap>, name: &str) -> Result<ConfigMap, kube::Error> {
+    soon(api.create(&PostParams::default(), &config_map(name, name))).await
+}
+
+fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// A limit, so that a test that waits in vain says so.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what)
+        .await
+        .expect("it never came")
+}

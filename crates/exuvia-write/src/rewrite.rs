@@ -1,0 +1,201 @@
+//! Writes whose point is to change nothing that anybody can see: `rewrite` and `move_ownership`.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::{
+    Api, Resource,
+    api::{ObjectMeta, PatchParams},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    Effect, Error, ErrorClass, Outcome, Plan, Refusal, Verb, Writer, Written,
+    change::{Part, merge_request},
+    send::{Call, Extent, Proof},
+    target::Place,
+};
+
+/// What came of [`Writer::move_ownership`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moved {
+    /// The object's metadata as the server has it now.
+    pub metadata: ObjectMeta,
+    /// Whether anything moved; [`Effect::Unsent`] if there was nothing to move.
+    pub effect: Effect,
+    /// What was planned and, unless nothing was sent, carried out.
+    pub plan: Plan,
+    /// Whether the server has exactly the entries that were sent. If not, the same write also changed the object (a
+    /// webhook stamped it, a default is new) and the server noted that as well.
+    pub exact: bool,
+}
+
+/// A metadata-only answer.
+#[derive(Deserialize)]
+struct Partial {
+    metadata: ObjectMeta,
+}
+
+impl Writer {
+    /// Sends an empty merge patch, upon which the server encodes the object anew and stores it if the bytes differ.
+    ///
+    /// This is how an object gets to the storage version (PITFALLS A1). The `Api` chooses the version of the endpoint,
+    /// which must be a served one (A10). Unlocked, so never a 409 for a write in between; unknown and outdated fields are
+    /// no matter (`fieldValidation=Ignore`); the answer holds metadata only.
+    ///
+    /// [`Effect::Changed`] says that the object was written since `metadata` was read, by this call or by somebody else.
+    ///
+    /// ```no_run
+    /// # async fn example(writer: exuvia_write::Writer, api: kube::Api<kube::core::DynamicObject>)
+    /// #     -> Result<(), Box<dyn std::error::Error>> {
+    /// # use exuvia_write::Effect;
+    /// for item in api.list_metadata(&kube::api::ListParams::default().limit(500)).await? {
+    ///     writer.dry_run().rewrite(&api, &item.metadata).await?; // would it pass?
+    ///     let written = writer.rewrite(&api, &item.metadata).await?;
+    ///     println!("{:?} {}", item.metadata.name, written.effect == Effect::Changed);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn rewrite<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        metadata: &ObjectMeta,
+    ) -> Result<Written<ObjectMeta>, Error> {
+        self.rewrite_part(api, Part::Main, metadata).await
+    }
+
+    /// As [`rewrite`](Self::rewrite), through `/status`: passes by policies and webhooks that look at the object's own
+    /// endpoint only (PITFALLS A28). That is somebody's policy evaded, so only do it if its owner asked for it.
+    pub async fn rewrite_through_status<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        metadata: &ObjectMeta,
+    ) -> Result<Written<ObjectMeta>, Error> {
+        self.rewrite_part(api, Part::Status, metadata).await
+    }
+
+    async fn rewrite_part<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        part: Part,
+        metadata: &ObjectMeta,
+    ) -> Result<Written<ObjectMeta>, Error> {
+        let call = self.metadata_call(api, (Verb::Rewrite, part), metadata, &json!({}))?;
+        let Partial { metadata: object } = call.answer(&self.deliver(&call, Proof::Repeat).await?)?;
+        let effect = Effect::between(metadata, &object);
+        Ok(Written { object, effect })
+    }
+
+    /// Gives managedFields entries another version, or takes them away, as `plan` says, in a write that also encodes the
+    /// object anew (as [`rewrite`](Self::rewrite) does).
+    ///
+    /// An entry that names a version which is gone makes every later server-side apply to the object fail, by any manager
+    /// (PITFALLS A7). The list goes with the object's resourceVersion; on a 409 the metadata is read and planned anew, as
+    /// often as the policy's `conflicts` allows. The server ignores a list that it does not like and answers 200 (A22),
+    /// so the answer is looked at: [`Error::OwnershipIgnored`].
+    ///
+    /// If the plan is empty nothing is sent, and the object is not encoded anew either: call `rewrite` for that.
+    ///
+    /// ```no_run
+    /// # async fn example(writer: exuvia_write::Writer, api: kube::Api<kube::core::DynamicObject>,
+    /// #     metadata: kube::api::ObjectMeta) -> Result<(), exuvia_write::Error> {
+    /// use exuvia_write::{Effect, Fate, plan_move};
+    ///
+    /// let old = ["example.dev/v1alpha1".to_owned()].into();
+    /// let moved = writer
+    ///     .move_ownership(&api, &metadata, |entries| plan_move(entries, &old, "example.dev/v1", |_| Fate::Move))
+    ///     .await?;
+    /// if moved.effect == Effect::Unsent {
+    ///     writer.rewrite(&api, &moved.metadata).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn move_ownership<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        metadata: &ObjectMeta,
+        mut plan: impl FnMut(&[ManagedFieldsEntry]) -> Plan,
+    ) -> Result<Moved, Error> {
+        let verb = Verb::MoveOwnership;
+        let mut current = metadata.clone();
+        let mut round = 0;
+        loop {
+            round += 1;
+            let plan = plan(entries(&current));
+            if plan.is_empty() {
+                let place = Place::of(api, &current, verb)?;
+                self.report(verb, &place.target, 0, Outcome::Unsent, Duration::ZERO);
+                return Ok(Moved {
+                    metadata: current,
+                    effect: Effect::Unsent,
+                    plan,
+                    exact: true,
+                });
+            }
+            let Some(version) = &current.resource_version else {
+                let place = Place::of(api, &current, verb)?;
+                return Err(Error::refused(verb, &place.target, Refusal::NoResourceVersion));
+            };
+            let body = json!({"metadata": {"resourceVersion": version, "managedFields": plan.body()}});
+            let call = self.metadata_call(api, (verb, Part::Main), &current, &body)?;
+            let taken = |live: &Value| {
+                Partial::deserialize(live).is_ok_and(|live| plan.ignored(entries(&live.metadata)).is_none())
+            };
+            let error = match self.deliver(&call, Proof::Live(&taken)).await {
+                Ok(answer) => {
+                    let Partial { metadata } = call.answer(&answer)?;
+                    if let Some(entry) = plan.ignored(entries(&metadata)) {
+                        return Err(Error::OwnershipIgnored {
+                            target: Box::new(call.target().clone()),
+                            entry,
+                        });
+                    }
+                    let effect = Effect::between(&current, &metadata);
+                    let exact = plan.matches(entries(&metadata));
+                    return Ok(Moved {
+                        metadata,
+                        effect,
+                        plan,
+                        exact,
+                    });
+                }
+                Err(error) => error,
+            };
+            let again = error.class() == ErrorClass::Conflict;
+            match self.settings.retry.after(round, error.class()).filter(|_| again) {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => return Err(error),
+            }
+            let Partial { metadata: fresh } = call.answer(&self.read(&call).await?)?;
+            if current.uid.is_some() && fresh.uid != current.uid {
+                return Err(call.recreated());
+            }
+            current = fresh;
+        }
+    }
+
+    fn metadata_call<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        (verb, part): (Verb, Part),
+        metadata: &ObjectMeta,
+        body: &Value,
+    ) -> Result<Call, Error> {
+        let place = Place::of(api, metadata, verb)?;
+        let params = PatchParams {
+            dry_run: self.settings.dry_run,
+            field_manager: Some(self.settings.manager.clone()),
+            ..PatchParams::default()
+        }
+        .validation_ignore();
+        let request = merge_request(&place, part, &params, body);
+        Call::new(verb, place, api.clone().into_client(), request, Extent::Metadata)
+    }
+}
+
+fn entries(metadata: &ObjectMeta) -> &[ManagedFieldsEntry] {
+    metadata.managed_fields.as_deref().unwrap_or_default()
+}

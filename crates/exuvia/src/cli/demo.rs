@@ -1,0 +1,100 @@
+//! `exuvia demo`: the story of a storage version flip, told by a real API server and by etcd's own bytes.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use exuvia_testenv::assets::Assets;
+use exuvia_testenv::{ControlPlane, Widgets};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::DemoArgs;
+use crate::build_progress;
+
+const GROUP: &str = "demo.exuvia.dev";
+
+/// Ends early, with everything it started, on Ctrl-C and on SIGTERM.
+pub(super) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
+    let code = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            told = tell(args) => told.map(|()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _ = terminated.recv() => Ok(ExitCode::from(143)),
+        }
+    });
+    // A build that was cut off ends with this process; there is no point in waiting for its thread.
+    runtime.shutdown_background();
+    code
+}
+
+async fn tell(args: DemoArgs) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut builder = ControlPlane::builder().assets(Assets::from_env()?.report_to(build_progress::on_terminal()));
+    if let Some(port) = args.port {
+        builder = builder.port(port);
+    }
+    let control_plane = builder.start().await?;
+    let client = control_plane.client()?;
+    let version = client.apiserver_version().await?.git_version;
+    done(&format!(
+        "A real control plane is up on {} (Kubernetes {version}, etcd), after {:.1} s",
+        control_plane.apiserver().url(),
+        started.elapsed().as_secs_f64()
+    ));
+
+    let widgets = Widgets::in_group(GROUP);
+    widgets.install(&client, "v1alpha1").await?;
+    done(&format!("The CRD {} is installed, with storage version v1alpha1", widgets.crd_name()));
+    widgets.create(&client, "v1alpha1", args.objects.into()).await?;
+    done(&format!("{} objects are created", args.objects));
+    widgets.flip_storage(&client, "v1").await?;
+    done("The storage version is flipped to v1, as an operator's upgrade does");
+
+    show_stored(&control_plane, &client, &widgets).await?;
+    let refusal = drop_old_version(&client, &widgets).await?;
+    done("Dropping v1alpha1 from the CRD now is refused by the API server:");
+    println!("    {refusal}\n");
+    println!("What is missing: `exuvia storage migrate`, which will rewrite these objects, prove it and drop v1alpha1.");
+
+    if args.keep {
+        let kubeconfig = control_plane.admin().kubeconfig()?;
+        println!("\nThe control plane stays up until Ctrl-C. In another terminal:\n");
+        println!("    export KUBECONFIG={}", kubeconfig.display());
+        println!("    kubectl get widgets.{GROUP}\n");
+        std::future::pending::<()>().await;
+    }
+    Ok(())
+}
+
+/// Counts from etcd's bytes: the API cannot tell at which version an object is stored.
+async fn show_stored(control_plane: &ControlPlane, client: &Client, widgets: &Widgets) -> anyhow::Result<()> {
+    let counts = control_plane.stored(GROUP, "widgets").count_by_version().await?;
+    println!("\n    what etcd holds          objects");
+    for version in ["v1alpha1", "v1"] {
+        let api_version = format!("{GROUP}/{version}");
+        println!("    {api_version:<24} {:>7}", counts.get(&api_version).copied().unwrap_or_default());
+    }
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let stored = crds.get(&widgets.crd_name()).await?.status.and_then(|status| status.stored_versions);
+    println!("    status.storedVersions    {}\n", stored.unwrap_or_default().join(", "));
+    Ok(())
+}
+
+/// Tries to drop v1alpha1 and returns what the server said to that.
+async fn drop_old_version(client: &Client, widgets: &Widgets) -> anyhow::Result<String> {
+    match widgets.drop_version(client, "v1alpha1").await {
+        Err(exuvia_testenv::Error::Refused { message, .. }) => Ok(message),
+        Err(error) => Err(error.into()),
+        Ok(()) => bail!("the API server let v1alpha1 go although objects are stored at it"),
+    }
+}
+
+fn done(what: &str) {
+    let mark = if std::io::stdout().is_terminal() { "\x1b[32m✔\x1b[0m" } else { "✔" };
+    println!("{mark} {what}");
+}

@@ -1,0 +1,4 @@
+//! The `exuvia` command line as a library, so that its reference can be generated from it.
+
+pub mod build_progress;
+pub mod cli;
