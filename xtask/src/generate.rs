@@ -7,7 +7,9 @@ use clap::CommandFactory;
 
 /// Writes every generated file; with `check`, only compares.
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask lies in the workspace")?;
     for (path, content) in [("docs/cli.md", cli_reference())] {
         let file = root.join(path);
         if std::fs::read_to_string(&file).is_ok_and(|existing| existing == content) {
@@ -23,7 +25,8 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
 }
 
 fn cli_reference() -> String {
-    let mut text = "# Command-line reference\n\nGenerated from the code by `cargo xtask generate`.\n".to_owned();
+    let mut text =
+        "# Command-line reference\n\nGenerated from the code by `cargo xtask generate`.\n".to_owned();
     let mut root = exuvia::cli::Cli::command().term_width(100);
     root.build();
     describe(&root, &mut text);
@@ -34,7 +37,10 @@ fn describe(command: &clap::Command, text: &mut String) {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let help = command.clone().render_long_help().to_string();
     text.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", trim_lines(&help)));
-    for subcommand in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
+    for subcommand in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+    {
         describe(subcommand, text);
     }
 }

@@ -69,7 +69,14 @@ fn main() -> anyhow::Result<()> {
 fn test() -> anyhow::Result<()> {
     testenv(&Binary::ALL)?;
     run(&mut cargo(&["fmt", "--all", "--check"]))?;
-    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    run(&mut cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ]))?;
     generate::run(true)?;
     // Documentation tests are part of `cargo test`; a broken link in the documentation is an error, too.
     run(&mut cargo(&["test", "--workspace"]))?;
@@ -93,7 +100,11 @@ fn bench_testenv() -> anyhow::Result<()> {
         let control_plane = runtime.block_on(exuvia_testenv::ControlPlane::builder().start())?;
         let ready = started.elapsed();
         drop(control_plane);
-        println!("ready after {:.2} s, gone after {:.2} s", ready.as_secs_f64(), started.elapsed().as_secs_f64());
+        println!(
+            "ready after {:.2} s, gone after {:.2} s",
+            ready.as_secs_f64(),
+            started.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }
@@ -105,7 +116,10 @@ fn cargo(args: &[&str]) -> Command {
 }
 
 fn run(command: &mut Command) -> anyhow::Result<()> {
-    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args: Vec<_> = command
+        .get_args()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
     let line = format!("cargo {}", args.join(" "));
     println!("\n$ {line}");
     let status = command.status().with_context(|| format!("cannot run `{line}`"))?;

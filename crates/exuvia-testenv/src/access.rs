@@ -87,12 +87,15 @@ impl Access {
 
     /// What a client is made from. kube's own retry is off: a test wants to see what the server said.
     pub fn config(&self) -> Result<kube::Config, Error> {
-        let uri = self.url.parse().map_err(|e: http::uri::InvalidUri| Error::Client(e.into()))?;
+        let uri = self
+            .url
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| Error::Client(e.into()))?;
         let mut config = kube::Config::new(uri);
         let ca = CertificateDer::from_pem_slice(self.ca_pem.as_bytes()).map_err(Error::certificate)?;
         config.root_cert = Some(vec![ca.to_vec()]);
-        config.auth_info = serde_json::from_value(self.credential.auth_info())
-            .map_err(|e| Error::Client(e.into()))?;
+        config.auth_info =
+            serde_json::from_value(self.credential.auth_info()).map_err(|e| Error::Client(e.into()))?;
         config.default_retry = false;
         Ok(config)
     }
@@ -104,8 +107,17 @@ impl Access {
 
     /// The path of a kubeconfig file with this user in it; it is removed with the control plane.
     pub fn kubeconfig(&self) -> Result<PathBuf, Error> {
-        let file_name: String =
-            self.user.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+        let file_name: String = self
+            .user
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '-' {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect();
         let port = self.url.rsplit(':').next().unwrap_or_default();
         let path = self.directory.join(format!("{file_name}-{port}.kubeconfig"));
         write_private(&path, &self.kubeconfig_text())?;

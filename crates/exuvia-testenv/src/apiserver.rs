@@ -46,7 +46,11 @@ impl ApiServer {
             unreachable!("the administrator has a certificate")
         };
         let client = HttpClient::new(admin.ca_pem(), Some(identity))?;
-        let server = Self { process, admin: admin.clone().at(format!("https://127.0.0.1:{port}")), client };
+        let server = Self {
+            process,
+            admin: admin.clone().at(format!("https://127.0.0.1:{port}")),
+            client,
+        };
         server.ready().await?;
         Ok(server)
     }
@@ -63,7 +67,12 @@ impl ApiServer {
 
     /// The socket address.
     pub fn address(&self) -> std::net::SocketAddr {
-        let port = self.url().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
+        let port = self
+            .url()
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok())
+            .unwrap_or_default();
         (std::net::Ipv4Addr::LOCALHOST, port).into()
     }
 
@@ -81,7 +90,10 @@ impl ApiServer {
     pub async fn ready(&self) -> Result<(), Error> {
         let url = format!("{}/readyz", self.url());
         wait_until_up(&self.process, async || {
-            self.client.get(&url).await.is_ok_and(|answer| answer.status().is_success())
+            self.client
+                .get(&url)
+                .await
+                .is_ok_and(|answer| answer.status().is_success())
         })
         .await
     }

@@ -81,7 +81,10 @@ pub struct ResponseStatus {
 impl AuditEvent {
     /// Whether the request was meant to change something.
     pub fn is_write(&self) -> bool {
-        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
+        matches!(
+            self.verb.as_str(),
+            "create" | "update" | "patch" | "delete" | "deletecollection"
+        )
     }
 
     /// The answer's code, 0 if there was none.
@@ -112,7 +115,11 @@ impl AuditLog {
         let unreadable = Error::file("read the audit log in", &self.directory);
         let mut events = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(unreadable)?.flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == "jsonl") {
+            if entry
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "jsonl")
+            {
                 read(&entry.path(), &mut events)?;
             }
         }
@@ -122,7 +129,11 @@ impl AuditLog {
 
     /// The events of one user.
     pub fn of(&self, user: &str) -> Result<Vec<AuditEvent>, Error> {
-        Ok(self.events()?.into_iter().filter(|event| event.user.username == user).collect())
+        Ok(self
+            .events()?
+            .into_iter()
+            .filter(|event| event.user.username == user)
+            .collect())
     }
 }
 

@@ -168,14 +168,24 @@ impl Builder {
         let client_of = |user: &str| -> Result<String, Error> {
             let pair = authority.client(user, &["system:masters"])?;
             let credential = Credential::Certificate(pair);
-            let access = Access { user: user.to_owned(), credential, ..apiserver.admin().clone() };
+            let access = Access {
+                user: user.to_owned(),
+                credential,
+                ..apiserver.admin().clone()
+            };
             Ok(access.kubeconfig()?.display().to_string())
         };
         let start = |name: &'static str, program: &Option<PathBuf>, args: Vec<String>| {
             let Some(program) = program else { return Ok(None) };
             let log = directory.path().join(format!("{name}.log"));
             let args = args.into_iter().map(Into::into).collect();
-            Process::start(CommandLine { name, program: program.clone(), args, log }).map(Some)
+            Process::start(CommandLine {
+                name,
+                program: program.clone(),
+                args,
+                log,
+            })
+            .map(Some)
         };
         let controller_manager = start(
             "kube-controller-manager",
@@ -191,7 +201,11 @@ impl Builder {
                 "--secure-port=0".into(),
             ],
         )?;
-        let kwok = start("kwok", &programs.kwok, crate::nodes::kwok_args(&client_of("kwok")?, directory.path())?)?;
+        let kwok = start(
+            "kwok",
+            &programs.kwok,
+            crate::nodes::kwok_args(&client_of("kwok")?, directory.path())?,
+        )?;
         Ok(ControlPlane {
             controller_manager,
             scheduler,
@@ -200,14 +214,20 @@ impl Builder {
             etcd,
             apiserver_command,
             authority,
-            audit: AuditLog { directory: directory.path().to_owned() },
+            audit: AuditLog {
+                directory: directory.path().to_owned(),
+            },
             directory,
             _janitor: janitor,
         })
     }
 
     fn start_etcd(&self, program: &Path, files: &Files, authority: &Authority) -> Result<Etcd, Error> {
-        let scheme = if self.etcd_client_certificates { "https" } else { "http" };
+        let scheme = if self.etcd_client_certificates {
+            "https"
+        } else {
+            "http"
+        };
         let endpoint = format!("{scheme}://127.0.0.1:{}", free_port()?);
         let peer = format!("http://127.0.0.1:{}", free_port()?);
         let mut args = vec![
@@ -243,7 +263,13 @@ impl Builder {
             log: files.directory.join("etcd.log"),
         })?;
         let prefix = self.etcd_prefix.clone().unwrap_or_else(|| "/registry".to_owned());
-        Ok(Etcd { process, endpoint, ca_pem: authority.ca_pem().to_owned(), identity, prefix })
+        Ok(Etcd {
+            process,
+            endpoint,
+            ca_pem: authority.ca_pem().to_owned(),
+            identity,
+            prefix,
+        })
     }
 
     fn apiserver_args(&self, etcd: &Etcd, files: &Files) -> Vec<String> {
@@ -278,7 +304,10 @@ impl Builder {
             ]);
         }
         if self.encryption.is_some() {
-            args.push(format!("--encryption-provider-config={}", files.path(ENCRYPTION_FILE)));
+            args.push(format!(
+                "--encryption-provider-config={}",
+                files.path(ENCRYPTION_FILE)
+            ));
         }
         args.extend(self.apiserver_flags.iter().cloned());
         args
@@ -325,7 +354,9 @@ impl Files {
         if let Some(configuration) = encryption {
             write(ENCRYPTION_FILE, configuration)?;
         }
-        Ok(Self { directory: directory.to_owned() })
+        Ok(Self {
+            directory: directory.to_owned(),
+        })
     }
 
     fn path(&self, name: &str) -> String {

@@ -58,7 +58,10 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().map_err(Error::certificate)?;
         let ca_pem = params.self_signed(&key).map_err(Error::certificate)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), ca_pem })
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            ca_pem,
+        })
     }
 
     /// The authority's own certificate: what clients and servers must trust, and nothing else.
@@ -70,8 +73,10 @@ impl Authority {
     pub fn server(&self) -> Result<Pair, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("localhost", &[])?;
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
         params.subject_alt_names = vec![
             SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             SanType::IpAddress(IpAddr::V6(Ipv6Addr::LOCALHOST)),
@@ -93,10 +98,16 @@ impl Authority {
     }
 
     fn sign(&self, mut params: CertificateParams) -> Result<Pair, Error> {
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+        ];
         let key = KeyPair::generate().map_err(Error::certificate)?;
         let cert = params.signed_by(&key, &self.issuer).map_err(Error::certificate)?;
-        Ok(Pair { cert_pem: cert.pem(), key_pem: key.serialize_pem() })
+        Ok(Pair {
+            cert_pem: cert.pem(),
+            key_pem: key.serialize_pem(),
+        })
     }
 }
 
@@ -105,9 +116,15 @@ impl Authority {
 fn subject(name: &str, groups: &[&str]) -> Result<DistinguishedName, Error> {
     const ORGANIZATION_OID: &[u64] = &[2, 5, 4, 10];
     if groups.len() > 2 {
-        return Err(Error::TooManyGroups { user: name.to_owned(), groups: groups.len() });
+        return Err(Error::TooManyGroups {
+            user: name.to_owned(),
+            groups: groups.len(),
+        });
     }
-    let attributes = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION_OID.to_vec())];
+    let attributes = [
+        DnType::OrganizationName,
+        DnType::CustomDnType(ORGANIZATION_OID.to_vec()),
+    ];
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, name);
     for (attribute, group) in attributes.into_iter().zip(groups) {

@@ -68,18 +68,31 @@ impl ControlPlane {
     /// A user with a certificate and no rights but those of `system:authenticated` and its groups.
     pub fn user(&self, name: &str, groups: &[&str]) -> Result<Access, Error> {
         let pair = self.authority.client(name, groups)?;
-        Ok(Access { user: name.to_owned(), credential: Credential::Certificate(pair), ..self.admin().clone() })
+        Ok(Access {
+            user: name.to_owned(),
+            credential: Credential::Certificate(pair),
+            ..self.admin().clone()
+        })
     }
 
     /// A user with a certificate, bound to a `ClusterRole` made of exactly these rules (as in its `rules` list).
     pub async fn user_with_rules(&self, name: &str, rules: &serde_json::Value) -> Result<Access, Error> {
         let user = self.user(name, &[])?;
-        self.bind(name, rules, json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]))
-            .await?;
+        self.bind(
+            name,
+            rules,
+            json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]),
+        )
+        .await?;
         Ok(user)
     }
 
-    async fn bind(&self, name: &str, rules: &serde_json::Value, subjects: serde_json::Value) -> Result<(), Error> {
+    async fn bind(
+        &self,
+        name: &str,
+        rules: &serde_json::Value,
+        subjects: serde_json::Value,
+    ) -> Result<(), Error> {
         use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
         let client = self.client()?;
         let parse = |e: serde_json::Error| Error::Client(e.into());
@@ -91,7 +104,9 @@ impl ControlPlane {
             "subjects": subjects,
         }))
         .map_err(parse)?;
-        Api::all(client.clone()).create(&PostParams::default(), &role).await?;
+        Api::all(client.clone())
+            .create(&PostParams::default(), &role)
+            .await?;
         Api::all(client).create(&PostParams::default(), &binding).await?;
         Ok(())
     }
@@ -105,7 +120,9 @@ impl ControlPlane {
             accounts.create(&PostParams::default(), &account).await?;
         }
         let request = TokenRequest::default();
-        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await?;
         let token = answer.status.and_then(|status| status.token).unwrap_or_default();
         Ok(Access {
             user: format!("system:serviceaccount:{namespace}:{name}"),
@@ -122,7 +139,13 @@ impl ControlPlane {
     /// One more API server on the same etcd; it ends when it is dropped.
     pub async fn another_apiserver(&self) -> Result<ApiServer, Error> {
         let port = free_port()?;
-        ApiServer::start(&self.apiserver_command, self.admin(), &format!("kube-apiserver-{port}"), port).await
+        ApiServer::start(
+            &self.apiserver_command,
+            self.admin(),
+            &format!("kube-apiserver-{port}"),
+            port,
+        )
+        .await
     }
 
     /// A fault proxy in front of the API server; who asks it without a token is the administrator.

@@ -10,7 +10,9 @@ pub enum Error {
     Certificate(Box<dyn std::error::Error + Send + Sync>),
 
     /// More groups than a certificate made here can carry.
-    #[error("user {user} asks for {groups} groups, but a client certificate made here carries two at most: bind roles to the user instead")]
+    #[error(
+        "user {user} asks for {groups} groups, but a client certificate made here carries two at most: bind roles to the user instead"
+    )]
     TooManyGroups {
         /// The user that was asked for.
         user: String,
@@ -30,11 +32,15 @@ pub enum Error {
     },
 
     /// Neither `EXUVIA_TESTENV_CACHE` nor a home directory is known.
-    #[error("there is no place to cache the control plane's binaries: set EXUVIA_TESTENV_CACHE to a directory")]
+    #[error(
+        "there is no place to cache the control plane's binaries: set EXUVIA_TESTENV_CACHE to a directory"
+    )]
     NoCacheDirectory,
 
     /// `EXUVIA_KUBE_VERSION` names a version that is not pinned here.
-    #[error("Kubernetes {wanted} cannot be built here: set EXUVIA_KUBE_VERSION to 1.37 or 1.34, or leave it out")]
+    #[error(
+        "Kubernetes {wanted} cannot be built here: set EXUVIA_KUBE_VERSION to 1.37 or 1.34, or leave it out"
+    )]
     UnknownKubeVersion {
         /// What was asked for.
         wanted: String,
@@ -167,7 +173,9 @@ pub enum Error {
     Client(Box<dyn std::error::Error + Send + Sync>),
 
     /// A proxy or webhook server could not listen.
-    #[error("cannot listen on 127.0.0.1: {0}; if open files ran out, raise the limit (ulimit -n) or run fewer tests at once")]
+    #[error(
+        "cannot listen on 127.0.0.1: {0}; if open files ran out, raise the limit (ulimit -n) or run fewer tests at once"
+    )]
     Listen(std::io::Error),
 }
 
@@ -182,7 +190,10 @@ impl Error {
         Self::Certificate(error.into())
     }
 
-    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { action, path, source }
     }

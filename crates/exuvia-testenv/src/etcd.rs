@@ -88,9 +88,17 @@ impl Etcd {
     /// The current revision.
     pub async fn revision(&self) -> Result<i64, Error> {
         let answer: RangeAnswer = self
-            .call(&self.client()?, "kv/range", &json!({"key": BASE64.encode("\0"), "limit": "1"}))
+            .call(
+                &self.client()?,
+                "kv/range",
+                &json!({"key": BASE64.encode("\0"), "limit": "1"}),
+            )
             .await?;
-        answer.header.revision.parse().map_err(|_| self.odd_answer("a revision that is no number"))
+        answer
+            .header
+            .revision
+            .parse()
+            .map_err(|_| self.odd_answer("a revision that is no number"))
     }
 
     /// Throws all revisions before the current one away and returns it: reading an older one fails from then on.
@@ -111,12 +119,17 @@ impl Etcd {
         method: &str,
         body: &Value,
     ) -> Result<T, Error> {
-        let answer = client.post_json(&format!("{}/v3/{method}", self.endpoint), body).await?;
+        let answer = client
+            .post_json(&format!("{}/v3/{method}", self.endpoint), body)
+            .await?;
         serde_json::from_value(answer).map_err(|e| self.odd_answer(&e.to_string()))
     }
 
     fn odd_answer(&self, what: &str) -> Error {
-        Error::Request { uri: self.endpoint.clone(), source: format!("etcd answered with {what}").into() }
+        Error::Request {
+            uri: self.endpoint.clone(),
+            source: format!("etcd answered with {what}").into(),
+        }
     }
 }
 
@@ -148,7 +161,9 @@ impl StoredReader<'_> {
 
     /// The next page, or `None` after the last.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Stored>>, Error> {
-        let Some(key) = self.next.take() else { return Ok(None) };
+        let Some(key) = self.next.take() else {
+            return Ok(None);
+        };
         let client = match &self.client {
             Some(client) => client.clone(),
             None => self.client.insert(self.etcd.client()?).clone(),
@@ -234,7 +249,9 @@ impl KeyValue {
         let bytes = BASE64.decode(self.value).ok()?;
         Some(Stored {
             key: String::from_utf8(BASE64.decode(self.key).ok()?).ok()?,
-            api_version: serde_json::from_slice(&bytes).ok().map(|meta: TypeMeta| meta.api_version),
+            api_version: serde_json::from_slice(&bytes)
+                .ok()
+                .map(|meta: TypeMeta| meta.api_version),
             mod_revision: self.mod_revision.parse().ok()?,
             bytes,
         })

@@ -28,7 +28,9 @@ pub(crate) fn tls(ca_pem: &str, identity: Option<&Pair>) -> Result<ClientConfig,
     match identity {
         Some(pair) => {
             let (certs, key) = pair.rustls_parts()?;
-            builder.with_client_auth_cert(certs, key).map_err(Error::certificate)
+            builder
+                .with_client_auth_cert(certs, key)
+                .map_err(Error::certificate)
         }
         None => Ok(builder.with_no_client_auth()),
     }
@@ -47,13 +49,22 @@ impl HttpClient {
             .https_or_http()
             .enable_http1()
             .build();
-        Ok(Self { inner: Client::builder(TokioExecutor::new()).build(connector) })
+        Ok(Self {
+            inner: Client::builder(TokioExecutor::new()).build(connector),
+        })
     }
 
     pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         let uri = request.uri().to_string();
-        let failed = |e: Box<dyn std::error::Error + Send + Sync>| Error::Request { uri: uri.clone(), source: e };
-        let answer = self.inner.request(request.map(Full::new)).await.map_err(|e| failed(e.into()))?;
+        let failed = |e: Box<dyn std::error::Error + Send + Sync>| Error::Request {
+            uri: uri.clone(),
+            source: e,
+        };
+        let answer = self
+            .inner
+            .request(request.map(Full::new))
+            .await
+            .map_err(|e| failed(e.into()))?;
         let (parts, body) = answer.into_parts();
         let body = body.collect().await.map_err(|e| failed(e.into()))?.to_bytes();
         Ok(Response::from_parts(parts, body))
@@ -72,7 +83,10 @@ impl HttpClient {
         uri: &str,
         body: &serde_json::Value,
     ) -> Result<serde_json::Value, Error> {
-        let failed = |source| Error::Request { uri: uri.to_owned(), source };
+        let failed = |source| Error::Request {
+            uri: uri.to_owned(),
+            source,
+        };
         let request = Request::post(uri)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Bytes::from(body.to_string()))

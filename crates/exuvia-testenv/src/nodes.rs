@@ -67,8 +67,15 @@ spec:
 
 /// kwok's arguments; without a stage it exits, and it reads one from each file.
 pub(crate) fn kwok_args(kubeconfig: &str, directory: &Path) -> Result<Vec<String>, Error> {
-    let mut args = vec![format!("--kubeconfig={kubeconfig}"), "--manage-all-nodes=true".to_owned()];
-    for (name, stage) in [("node-ready", NODE_READY), ("pod-ready", POD_READY), ("pod-gone", POD_GONE)] {
+    let mut args = vec![
+        format!("--kubeconfig={kubeconfig}"),
+        "--manage-all-nodes=true".to_owned(),
+    ];
+    for (name, stage) in [
+        ("node-ready", NODE_READY),
+        ("pod-ready", POD_READY),
+        ("pod-gone", POD_GONE),
+    ] {
         let path = directory.join(format!("kwok-{name}.yaml"));
         write_private(&path, stage)?;
         args.push(format!("--config={}", path.display()));

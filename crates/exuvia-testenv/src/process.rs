@@ -78,7 +78,10 @@ struct Exit {
 impl Process {
     pub(crate) fn start(command: CommandLine) -> Result<Self, Error> {
         let running = Running::start(&command)?;
-        Ok(Self { command, running: Mutex::new(Some(running)) })
+        Ok(Self {
+            command,
+            running: Mutex::new(Some(running)),
+        })
     }
 
     /// The name of the binary, such as `kube-apiserver`.
@@ -132,7 +135,9 @@ impl Process {
 
     /// Asks the process to end (SIGTERM) and waits; after `grace` it is killed.
     pub fn stop(&self, grace: Duration) -> Result<(), Error> {
-        let Some(running) = self.running().take() else { return Ok(()) };
+        let Some(running) = self.running().take() else {
+            return Ok(());
+        };
         let deadline = Instant::now() + grace;
         signal(running.pid, Signal::TERM, self.command.name)?;
         let mut code = running.exit.code();
@@ -141,7 +146,12 @@ impl Process {
             if left.is_zero() {
                 break; // dropping `running` kills it
             }
-            code = running.exit.known.wait_timeout(code, left).unwrap_or_else(PoisonError::into_inner).0;
+            code = running
+                .exit
+                .known
+                .wait_timeout(code, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         drop(code);
         Ok(())
@@ -158,7 +168,9 @@ impl Process {
     fn signal(&self, sig: Signal) -> Result<(), Error> {
         match &*self.running() {
             Some(running) if running.exit.code().is_none() => signal(running.pid, sig, self.command.name),
-            _ => Err(Error::NotRunning { process: self.command.name }),
+            _ => Err(Error::NotRunning {
+                process: self.command.name,
+            }),
         }
     }
 
@@ -169,8 +181,11 @@ impl Process {
 
 impl Running {
     fn start(command: &CommandLine) -> Result<Self, Error> {
-        let failed =
-            |source| Error::Spawn { process: command.name, program: command.program.clone(), source };
+        let failed = |source| Error::Spawn {
+            process: command.name,
+            program: command.program.clone(),
+            source,
+        };
         let mut supervisor = supervised(&command.program, Some(&command.log))
             .args(&command.args)
             // A developer's proxy, CA or Go settings must not reach into the control plane.
@@ -197,13 +212,21 @@ impl Running {
             move || {
                 let mut line = String::new();
                 // No line means that the shell itself was killed, and with it we lost the code.
-                let code =
-                    says.read_line(&mut line).ok().and_then(|_| line.trim().parse().ok()).unwrap_or(-1);
+                let code = says
+                    .read_line(&mut line)
+                    .ok()
+                    .and_then(|_| line.trim().parse().ok())
+                    .unwrap_or(-1);
                 *exit.code() = Some(code);
                 exit.known.notify_all();
             }
         });
-        Ok(Self { supervisor, lifeline, pid, exit })
+        Ok(Self {
+            supervisor,
+            lifeline,
+            pid,
+            exit,
+        })
     }
 }
 
@@ -221,7 +244,10 @@ impl Exit {
 }
 
 fn signal(pid: Pid, signal: Signal, process: &'static str) -> Result<(), Error> {
-    kill_process(pid, signal).map_err(|e| Error::Signal { process, source: e.into() })
+    kill_process(pid, signal).map_err(|e| Error::Signal {
+        process,
+        source: e.into(),
+    })
 }
 
 /// The state letter that Linux shows for a process; elsewhere there is none, and nothing is waited for.
@@ -256,7 +282,8 @@ pub(crate) struct Janitor {
 impl Janitor {
     pub(crate) fn watch(directory: &Path) -> Result<Self, Error> {
         // The processes die at the same moment and may still write a file: hence more than one try.
-        let script = r#"read -r _; for _ in 1 2 3 4 5; do rm -rf -- "$1" && [ ! -e "$1" ] && exit; sleep 1; done"#;
+        let script =
+            r#"read -r _; for _ in 1 2 3 4 5; do rm -rf -- "$1" && [ ! -e "$1" ] && exit; sleep 1; done"#;
         let shell = Command::new("/bin/sh")
             .args(["-c", script, "exuvia-janitor"])
             .arg(directory)
@@ -265,7 +292,11 @@ impl Janitor {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()
-            .map_err(|source| Error::Spawn { process: "janitor", program: "/bin/sh".into(), source })?;
+            .map_err(|source| Error::Spawn {
+                process: "janitor",
+                program: "/bin/sh".into(),
+                source,
+            })?;
         Ok(Self { shell })
     }
 }

@@ -30,7 +30,10 @@ impl ApiServer {
             unreachable!("the administrator has a certificate")
         };
         let tls = TlsConnector::from(Arc::new(crate::http::tls(self.admin().ca_pem(), Some(identity))?));
-        let failed = |e: std::io::Error| Error::Request { uri: self.url().to_owned(), source: e.into() };
+        let failed = |e: std::io::Error| Error::Request {
+            uri: self.url().to_owned(),
+            source: e.into(),
+        };
         let mut queued = Vec::new();
         // All handshakes first: a paused server answers none.
         for _ in &requests {
@@ -77,9 +80,16 @@ impl Drop for StaleServer<'_> {
 }
 
 fn wire_form(request: &Request<Bytes>) -> Vec<u8> {
-    let mut text = format!("{} {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n", request.method(), request.uri());
+    let mut text = format!(
+        "{} {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n",
+        request.method(),
+        request.uri()
+    );
     for (name, value) in request.headers() {
-        text.push_str(&format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
+        text.push_str(&format!(
+            "{name}: {}\r\n",
+            String::from_utf8_lossy(value.as_bytes())
+        ));
     }
     text.push_str(&format!("content-length: {}\r\n\r\n", request.body().len()));
     let mut bytes = text.into_bytes();

@@ -1,7 +1,8 @@
 //! An admission and conversion webhook server whose behaviour a test changes while it runs.
 //!
 //! ```no_run
-//! use exuvia_testenv::{Error, certs::Authority, webhook::{Admission, Break, Conversion, Endpoint, WebhookServer}};
+//! use exuvia_testenv::webhook::{Admission, Break, Conversion, Endpoint, WebhookServer};
+//! use exuvia_testenv::{Error, certs::Authority};
 //!
 //! # async fn example(authority: Authority) -> Result<(), Error> {
 //! let hooks = WebhookServer::start(&authority).await?;

@@ -88,8 +88,11 @@ impl Widgets {
 
     /// Installs a changed CRD and waits until it is served.
     pub async fn install_crd(&self, client: &Client, crd: Value) -> Result<(), Error> {
-        let crd: CustomResourceDefinition = serde_json::from_value(crd).map_err(|e| Error::Client(e.into()))?;
-        Api::all(client.clone()).create(&PostParams::default(), &crd).await?;
+        let crd: CustomResourceDefinition =
+            serde_json::from_value(crd).map_err(|e| Error::Client(e.into()))?;
+        Api::all(client.clone())
+            .create(&PostParams::default(), &crd)
+            .await?;
         // Served means that the last of the versions answers a list; discovery is ahead of it.
         for version in crd.spec.versions.iter().filter(|version| version.served) {
             let api = self.api(client, &version.name);
@@ -114,8 +117,14 @@ impl Widgets {
             })
             .collect();
         let patch = Patch::Merge(json!({"spec": {"versions": versions}}));
-        crds.patch(&self.crd_name(), &PatchParams::default(), &patch).await?;
-        until(async || self.storage_version_hash(client).await.is_ok_and(|hash| hash != before)).await;
+        crds.patch(&self.crd_name(), &PatchParams::default(), &patch)
+            .await?;
+        until(async || {
+            self.storage_version_hash(client)
+                .await
+                .is_ok_and(|hash| hash != before)
+        })
+        .await;
         Ok(())
     }
 
@@ -125,18 +134,26 @@ impl Widgets {
         let mut crd = crds.get(&self.crd_name()).await?;
         crd.spec.versions.retain(|kept| kept.name != version);
         match crds.replace(&self.crd_name(), &PostParams::default(), &crd).await {
-            Err(kube::Error::Api(status)) if status.code == 422 => {
-                Err(Error::Refused { what: format!("dropping {version}"), message: status.message })
-            }
+            Err(kube::Error::Api(status)) if status.code == 422 => Err(Error::Refused {
+                what: format!("dropping {version}"),
+                message: status.message,
+            }),
             replaced => Ok(replaced.map(drop)?),
         }
     }
 
     /// The hash in discovery that tells at which version a server stores.
     pub async fn storage_version_hash(&self, client: &Client) -> Result<String, Error> {
-        let list = client.list_api_group_resources(&format!("{}/v1", self.group)).await?;
-        let widgets = list.resources.into_iter().find(|resource| resource.name == "widgets");
-        Ok(widgets.and_then(|resource| resource.storage_version_hash).unwrap_or_default())
+        let list = client
+            .list_api_group_resources(&format!("{}/v1", self.group))
+            .await?;
+        let widgets = list
+            .resources
+            .into_iter()
+            .find(|resource| resource.name == "widgets");
+        Ok(widgets
+            .and_then(|resource| resource.storage_version_hash)
+            .unwrap_or_default())
     }
 
     /// What the API calls a widget at this version.

@@ -17,7 +17,11 @@ pub fn on_terminal() -> impl Fn(Progress<'_>) + Send + Sync + 'static {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         match progress {
             Progress::Waiting { binary } => eprintln!("  waiting for another process that builds {binary}"),
-            Progress::Started { binary, version, packages } => {
+            Progress::Started {
+                binary,
+                version,
+                packages,
+            } => {
                 if !std::io::stderr().is_terminal() {
                     eprintln!("  building {binary} {version} with go, once ({packages} packages)");
                 }

@@ -49,10 +49,18 @@ pub enum Progress<'a> {
 pub(super) fn print_to_stderr(progress: Progress<'_>) {
     match progress {
         Progress::Waiting { binary } => eprintln!("waiting for another process that builds {binary}"),
-        Progress::Started { binary, version, packages } => {
+        Progress::Started {
+            binary,
+            version,
+            packages,
+        } => {
             eprintln!("building {binary} {version} ({packages} packages), once; the result is cached");
         }
-        Progress::Compiling { binary, done, packages } if done % 100 == 0 => {
+        Progress::Compiling {
+            binary,
+            done,
+            packages,
+        } if done % 100 == 0 => {
             eprintln!("building {binary}: {done} of up to {packages} packages");
         }
         Progress::Compiling { .. } => {}
@@ -63,12 +71,19 @@ pub(super) fn print_to_stderr(progress: Progress<'_>) {
 /// A finished binary has a stamp beside it that holds its size. The stamp is written last: no stamp, no binary.
 pub(super) fn finished(directory: &Path, binary: Binary) -> Result<Option<PathBuf>, Error> {
     let path = directory.join(binary.name());
-    let Ok(stamp) = fs::read_to_string(stamp_path(directory, binary)) else { return Ok(None) };
+    let Ok(stamp) = fs::read_to_string(stamp_path(directory, binary)) else {
+        return Ok(None);
+    };
     let size = fs::metadata(&path).map(|meta| meta.len()).unwrap_or_default();
     if stamp.trim().parse() == Ok(size) {
         return Ok(Some(path));
     }
-    Err(Error::DamagedCache { binary: binary.name(), size, stamp: stamp.trim().to_owned(), path })
+    Err(Error::DamagedCache {
+        binary: binary.name(),
+        size,
+        stamp: stamp.trim().to_owned(),
+        path,
+    })
 }
 
 fn stamp_path(directory: &Path, binary: Binary) -> PathBuf {
@@ -92,12 +107,16 @@ pub(super) fn find_or_build(assets: &Assets, binary: Binary) -> Result<PathBuf, 
     let unfinished = directory.join(format!("{}.unfinished-{}", binary.name(), std::process::id()));
     remove_leftovers(&directory);
     run_go(assets, binary, &go, &directory, &unfinished)?;
-    let size = fs::metadata(&unfinished).map_err(Error::file("find what go built,", &unfinished))?.len();
+    let size = fs::metadata(&unfinished)
+        .map_err(Error::file("find what go built,", &unfinished))?
+        .len();
     let path = directory.join(binary.name());
     fs::rename(&unfinished, &path).map_err(Error::file("move the finished binary to", &path))?;
     let stamp = stamp_path(&directory, binary);
     fs::write(&stamp, format!("{size}\n")).map_err(Error::file("write", &stamp))?;
-    (assets.report.0)(Progress::Finished { binary: binary.name() });
+    (assets.report.0)(Progress::Finished {
+        binary: binary.name(),
+    });
     Ok(path)
 }
 
@@ -110,7 +129,9 @@ fn remove_leftovers(directory: &Path) {
 }
 
 fn find_go(path: &OsStr) -> Option<PathBuf> {
-    std::env::split_paths(path).map(|directory| directory.join("go")).find(|go| go.is_file())
+    std::env::split_paths(path)
+        .map(|directory| directory.join("go"))
+        .find(|go| go.is_file())
 }
 
 /// One build at a time per directory, across processes; the kernel frees the lock if its holder dies.
@@ -118,19 +139,15 @@ fn lock(assets: &Assets, directory: &Path, binary: Binary) -> Result<File, Error
     let path = directory.join(".lock");
     let file = File::create(&path).map_err(Error::file("create", &path))?;
     if file.try_lock().is_err() {
-        (assets.report.0)(Progress::Waiting { binary: binary.name() });
+        (assets.report.0)(Progress::Waiting {
+            binary: binary.name(),
+        });
         file.lock().map_err(Error::file("lock", &path))?;
     }
     Ok(file)
 }
 
-fn run_go(
-    assets: &Assets,
-    binary: Binary,
-    go: &Path,
-    directory: &Path,
-    output: &Path,
-) -> Result<(), Error> {
+fn run_go(assets: &Assets, binary: Binary, go: &Path, directory: &Path, output: &Path) -> Result<(), Error> {
     let source = directory.join("source");
     fs::create_dir_all(&source).map_err(Error::file("create", &source))?;
     let module = binary.module(assets.kube);
@@ -156,7 +173,9 @@ fn run_go(
 
     // Fetches the sources, and tells how much there is to do.
     let mut listing = with_settings(Command::new(go));
-    listing.stdin(Stdio::null()).args(["list", "-deps", "-f", "{{.ImportPath}}", binary.package()]);
+    listing
+        .stdin(Stdio::null())
+        .args(["list", "-deps", "-f", "{{.ImportPath}}", binary.package()]);
     let listing = listing.output().map_err(|e| failed(e.to_string()))?;
     if !listing.status.success() {
         return Err(failed(last_lines(&String::from_utf8_lossy(&listing.stderr), 8)));
@@ -169,13 +188,29 @@ fn run_go(
     });
 
     let mut build = with_settings(supervised(go, None));
-    build.args(["build", "-v", "-trimpath", "-ldflags", &binary.ldflags(assets.kube), "-o"]).arg(output);
-    let mut child = build.arg(binary.package()).spawn().map_err(|e| failed(e.to_string()))?;
+    build
+        .args([
+            "build",
+            "-v",
+            "-trimpath",
+            "-ldflags",
+            &binary.ldflags(assets.kube),
+            "-o",
+        ])
+        .arg(output);
+    let mut child = build
+        .arg(binary.package())
+        .spawn()
+        .map_err(|e| failed(e.to_string()))?;
     // `go build -v` names each package on standard error as it compiles it; errors come the same way.
     let mut last = VecDeque::new();
     let says = BufReader::new(child.stderr.take().expect("stderr is piped"));
     for (index, line) in says.lines().map_while(Result::ok).enumerate() {
-        (assets.report.0)(Progress::Compiling { binary: binary.name(), done: index + 1, packages });
+        (assets.report.0)(Progress::Compiling {
+            binary: binary.name(),
+            done: index + 1,
+            packages,
+        });
         last.push_back(line);
         if last.len() > 8 {
             last.pop_front();
@@ -185,7 +220,10 @@ fn run_go(
     if status.success() {
         Ok(())
     } else {
-        Err(failed(format!("{status}; {}", last.into_iter().collect::<Vec<_>>().join("; "))))
+        Err(failed(format!(
+            "{status}; {}",
+            last.into_iter().collect::<Vec<_>>().join("; ")
+        )))
     }
 }
 

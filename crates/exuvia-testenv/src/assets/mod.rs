@@ -37,8 +37,11 @@ impl std::fmt::Debug for Report {
 impl Assets {
     /// As the environment says: `EXUVIA_KUBE_VERSION`, `EXUVIA_TESTENV_CACHE`, `KUBEBUILDER_ASSETS`, `PATH`.
     pub fn from_env() -> Result<Self, Error> {
-        let directory =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let directory = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         let home = directory("HOME");
         let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
         let cache = directory("EXUVIA_TESTENV_CACHE")
@@ -114,7 +117,10 @@ impl Assets {
                 return Ok(Some(path));
             }
             if binary.is_shipped_by_envtest() {
-                return Err(Error::NotInAssets { binary: binary.name(), directory: directory.clone() });
+                return Err(Error::NotInAssets {
+                    binary: binary.name(),
+                    directory: directory.clone(),
+                });
             }
         }
         if let Some(path) = build::finished(&self.cache.join(binary.directory(self.kube)), binary)? {
@@ -130,8 +136,13 @@ impl Assets {
             .filter_map(|entry| {
                 let entry = entry.ok()?;
                 let name = entry.file_name().into_string().ok()?;
-                let patch: u32 =
-                    name.split('-').next()?.strip_prefix(self.kube.minor())?.strip_prefix('.')?.parse().ok()?;
+                let patch: u32 = name
+                    .split('-')
+                    .next()?
+                    .strip_prefix(self.kube.minor())?
+                    .strip_prefix('.')?
+                    .parse()
+                    .ok()?;
                 let program = entry.path().join(binary.name());
                 program.is_file().then_some((patch, program))
             })

@@ -27,7 +27,10 @@ echo "binary" > "$2"
 }
 
 fn builds(directory: &Path) -> usize {
-    fs::read_to_string(directory.join("builds")).unwrap_or_default().lines().count()
+    fs::read_to_string(directory.join("builds"))
+        .unwrap_or_default()
+        .lines()
+        .count()
 }
 
 fn silent(assets: Assets) -> Assets {
@@ -73,12 +76,20 @@ fn two_that_need_the_same_binary_build_it_once() {
 fn an_interrupted_build_is_not_taken_for_a_finished_one() {
     let directory = tempfile::tempdir().unwrap();
     let dies = fake_go(directory.path(), r#"echo half > "$2"; kill -9 $$"#);
-    let error = silent(Assets::only_in(directory.path(), dies)).find(Binary::Etcd).unwrap_err();
-    assert!(matches!(error, Error::BuildFailed { binary: "etcd", .. }), "{error}");
+    let error = silent(Assets::only_in(directory.path(), dies))
+        .find(Binary::Etcd)
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::BuildFailed { binary: "etcd", .. }),
+        "{error}"
+    );
 
     let works = silent(Assets::only_in(directory.path(), fake_go(directory.path(), "")));
     assert_eq!(works.find_ready(Binary::Etcd).unwrap(), None);
-    assert_eq!(fs::read_to_string(works.find(Binary::Etcd).unwrap()).unwrap(), "binary\n");
+    assert_eq!(
+        fs::read_to_string(works.find(Binary::Etcd).unwrap()).unwrap(),
+        "binary\n"
+    );
 
     // Killed between the binary and its stamp.
     fs::remove_file(directory.path().join("etcd-3.7.0/etcd.size")).unwrap();
@@ -92,15 +103,23 @@ fn a_damaged_cache_is_named_with_its_cure() {
     let path = assets.find(Binary::Etcd).unwrap();
     fs::write(&path, "bin").unwrap();
     let error = assets.find(Binary::Etcd).unwrap_err().to_string();
-    assert!(error.contains(&path.display().to_string()) && error.contains("delete that file"), "{error}");
+    assert!(
+        error.contains(&path.display().to_string()) && error.contains("delete that file"),
+        "{error}"
+    );
 }
 
 #[test]
 fn without_go_and_binaries_the_error_says_what_to_install_or_set() {
     let directory = tempfile::tempdir().unwrap();
-    let error = Assets::only_in(directory.path(), "/nonexistent").find(Binary::KubeApiserver).unwrap_err();
+    let error = Assets::only_in(directory.path(), "/nonexistent")
+        .find(Binary::KubeApiserver)
+        .unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("install Go") && text.contains("KUBEBUILDER_ASSETS"), "{text}");
+    assert!(
+        text.contains("install Go") && text.contains("KUBEBUILDER_ASSETS"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -113,7 +132,10 @@ fn ready_binaries_go_first_and_missing_ones_are_an_error() {
         silent(Assets::only_in(directory.path(), fake_go(directory.path(), "")).ready_binaries(&ready));
     assert_eq!(assets.find(Binary::Etcd).unwrap(), ready.join("etcd"));
     let error = assets.find(Binary::KubeApiserver).unwrap_err().to_string();
-    assert!(error.contains("no kube-apiserver in") && error.contains("KUBEBUILDER_ASSETS"), "{error}");
+    assert!(
+        error.contains("no kube-apiserver in") && error.contains("KUBEBUILDER_ASSETS"),
+        "{error}"
+    );
     assets.find(Binary::Kwok).unwrap(); // envtest ships none, so this one is built
     assert_eq!(builds(directory.path()), 1);
 }
@@ -121,7 +143,12 @@ fn ready_binaries_go_first_and_missing_ones_are_an_error() {
 #[test]
 fn setup_envtests_newest_patch_of_the_minor_is_taken() {
     let directory = tempfile::tempdir().unwrap();
-    for version in ["1.37.0-linux-amd64", "1.37.10-linux-amd64", "1.37.9-linux-amd64", "1.38.0-linux-amd64"] {
+    for version in [
+        "1.37.0-linux-amd64",
+        "1.37.10-linux-amd64",
+        "1.37.9-linux-amd64",
+        "1.38.0-linux-amd64",
+    ] {
         fs::create_dir_all(directory.path().join(version)).unwrap();
         fs::write(directory.path().join(version).join("etcd"), "").unwrap();
     }
@@ -133,9 +160,11 @@ fn setup_envtests_newest_patch_of_the_minor_is_taken() {
 
 #[test]
 fn a_version_is_selected_by_minor_or_in_full() {
-    for (wanted, version) in
-        [("1.37", KubeVersion::V1_37), ("1.34.4", KubeVersion::V1_34), ("v1.34", KubeVersion::V1_34)]
-    {
+    for (wanted, version) in [
+        ("1.37", KubeVersion::V1_37),
+        ("1.34.4", KubeVersion::V1_34),
+        ("v1.34", KubeVersion::V1_34),
+    ] {
         assert_eq!(wanted.parse::<KubeVersion>().unwrap(), version);
     }
     let error = "1.12".parse::<KubeVersion>().unwrap_err().to_string();
@@ -147,7 +176,11 @@ fn the_pinned_modules_hold_the_versions_we_name() {
     for kube in KubeVersion::ALL {
         for binary in Binary::ALL {
             let version = format!(" v{}", binary.version(kube));
-            assert!(binary.module(kube).go_mod.contains(&version), "{} {version}", binary.name());
+            assert!(
+                binary.module(kube).go_mod.contains(&version),
+                "{} {version}",
+                binary.name()
+            );
         }
     }
 }

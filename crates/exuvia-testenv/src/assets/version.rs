@@ -39,7 +39,9 @@ impl FromStr for KubeVersion {
         Self::ALL
             .into_iter()
             .find(|version| plain == version.full() || plain == version.minor())
-            .ok_or_else(|| Error::UnknownKubeVersion { wanted: wanted.to_owned() })
+            .ok_or_else(|| Error::UnknownKubeVersion {
+                wanted: wanted.to_owned(),
+            })
     }
 }
 

@@ -12,8 +12,8 @@ use super::{path::ObjectPath, record::Recorded};
 /// What happens to a request. Faults named after the request keep it from the server; those named after the
 /// answer strike when the server has answered, so a write is committed (if the server accepted it).
 ///
-/// A request that is delayed or whose answer is struck goes to the server even if the client gives up meanwhile,
-/// as one that is already in the network does.
+/// A request that is delayed or whose answer is struck goes to the server even if the client gives up
+/// meanwhile, as one that is already in the network does.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Closes the connection; nothing reaches the server.
@@ -30,8 +30,8 @@ pub enum Fault {
     StallRequest,
     /// Forwards, then never answers, until the client goes away or the proxy ends.
     StallAnswer,
-    /// Passes the server's answer up to so many bytes of its body, then closes the connection. An answer that is
-    /// not longer passes whole.
+    /// Passes the server's answer up to so many bytes of its body, then closes the connection. An answer that
+    /// is not longer passes whole.
     Truncate(usize),
     /// Ends the connection with a TCP reset; nothing reaches the server.
     ResetRequest,

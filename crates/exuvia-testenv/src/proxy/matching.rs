@@ -74,8 +74,8 @@ impl Match {
         self
     }
 
-    /// About this object, its subresources included. The namespace of a cluster-scoped object is empty. The name
-    /// of a create is read from its body.
+    /// About this object, its subresources included. The namespace of a cluster-scoped object is empty. The
+    /// name of a create is read from its body.
     #[must_use]
     pub fn object(mut self, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         self.object = Some((namespace.into(), name.into()));

@@ -1,8 +1,8 @@
 //! The fault proxy: stands between a client and the API server, records every request, and breaks some.
 //!
-//! It takes TLS and HTTP/1.1 from the client without asking for a certificate. A request with a token goes on with
-//! it; any other goes on with the client certificate that the proxy was given, so that a plain client can act as
-//! any user. Connections that are to be upgraded (`exec`, `port-forward`) are not supported.
+//! It takes TLS and HTTP/1.1 from the client without asking for a certificate. A request with a token goes on
+//! with it; any other goes on with the client certificate that the proxy was given, so that a plain client
+//! can act as any user. Connections that are to be upgraded (`exec`, `port-forward`) are not supported.
 //!
 //! ```no_run
 //! use exuvia_testenv::{Error, certs::Authority, proxy::{Fault, Match, Proxy, Rule}};
@@ -62,8 +62,8 @@ impl std::fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to `upstream`. Both sides trust `authority` and nothing else. Requests without a token go on
-    /// as `identity`, or without any if there is none.
+    /// Starts a proxy to `upstream`. Both sides trust `authority` and nothing else. Requests without a token
+    /// go on as `identity`, or without any if there is none.
     pub async fn start(
         authority: &Authority,
         upstream: SocketAddr,
@@ -91,13 +91,14 @@ impl Proxy {
         format!("https://{}", self.address())
     }
 
-    /// A client for the current runtime that goes through the proxy. It never retries and never times out while
-    /// it reads, so that what a test sees is what the proxy did.
+    /// A client for the current runtime that goes through the proxy. It never retries and never times out
+    /// while it reads, so that what a test sees is what the proxy did.
     pub fn client(&self) -> Result<kube::Client, Error> {
         self.access().client()
     }
 
-    /// A kubeconfig that goes through the proxy, with the CA in it and no credentials. (It is JSON, and so is YAML.)
+    /// A kubeconfig that goes through the proxy, with the CA in it and no credentials. (It is JSON, and so is
+    /// YAML.)
     pub fn kubeconfig_yaml(&self) -> String {
         self.access().kubeconfig_text()
     }
@@ -137,8 +138,8 @@ impl Proxy {
         self.gateway.log.forget();
     }
 
-    /// Waits until there is a request, of before or after this call, for which `predicate` holds, and returns the
-    /// first such. For ever, if there never is: give it a time limit where that can be.
+    /// Waits until there is a request, of before or after this call, for which `predicate` holds, and returns
+    /// the first such. For ever, if there never is: give it a time limit where that can be.
     pub async fn wait_for(&self, predicate: impl Fn(&Recorded) -> bool) -> Recorded {
         self.gateway.log.wait_for(predicate).await
     }

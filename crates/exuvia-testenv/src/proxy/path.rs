@@ -18,7 +18,8 @@ pub struct ObjectPath<'a> {
 }
 
 impl<'a> ObjectPath<'a> {
-    /// Reads a path without query. `None` for paths such as `/version` or `/apis/apps`, that name no resource.
+    /// Reads a path without query. `None` for paths such as `/version` or `/apis/apps`, that name no
+    /// resource.
     pub fn parse(path: &'a str) -> Option<Self> {
         let mut segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let start = match segments[0] {

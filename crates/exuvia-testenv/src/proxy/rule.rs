@@ -47,8 +47,8 @@ impl Rule {
         }
     }
 
-    /// Applies to the n-th match only, counted from 1; with [`times`](Self::times) or [`always`](Self::always)
-    /// after it, from the n-th on.
+    /// Applies to the n-th match only, counted from 1; with [`times`](Self::times) or
+    /// [`always`](Self::always) after it, from the n-th on.
     #[must_use]
     pub fn nth(mut self, n: u64) -> Self {
         self.first = n;
@@ -77,16 +77,16 @@ impl Rule {
         self
     }
 
-    /// Calls `callback` when a request that the rule applies to has arrived and before anything is done with it.
-    /// As long as it blocks, this request waits, and only this.
+    /// Calls `callback` when a request that the rule applies to has arrived and before anything is done with
+    /// it. As long as it blocks, this request waits, and only this.
     #[must_use]
     pub fn on_request(mut self, callback: impl Fn(&Recorded) + Send + Sync + 'static) -> Self {
         self.on_request = Some(Arc::new(callback));
         self
     }
 
-    /// Calls `callback` when the server has answered and before the client gets anything: a write is committed,
-    /// if [`Recorded::upstream`] says so. As long as it blocks, this request waits, and only this.
+    /// Calls `callback` when the server has answered and before the client gets anything: a write is
+    /// committed, if [`Recorded::upstream`] says so. As long as it blocks, this request waits, and only this.
     #[must_use]
     pub fn on_commit(mut self, callback: impl Fn(&Recorded) + Send + Sync + 'static) -> Self {
         self.on_commit = Some(Arc::new(callback));

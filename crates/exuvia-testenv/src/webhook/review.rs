@@ -22,7 +22,8 @@ pub enum Admission {
     Deny(String),
     /// Lets the request pass with this JSON patch (an array of operations) applied; for `/mutate` only.
     Mutate(Value),
-    /// Decides by the review's `request` (`operation`, `object`, `oldObject`, `userInfo`, …). See [`Admission::by`].
+    /// Decides by the review's `request` (`operation`, `object`, `oldObject`, `userInfo`, …). See
+    /// [`Admission::by`].
     By(Arc<Decide>),
 }
 
@@ -99,8 +100,8 @@ impl Conversion {
         Self::Fail(message.into())
     }
 
-    /// Converts an object to the given apiVersion, which `convert` has to set, too. As long as it blocks, that one
-    /// call waits.
+    /// Converts an object to the given apiVersion, which `convert` has to set, too. As long as it blocks,
+    /// that one call waits.
     pub fn by(convert: impl Fn(Value, &str) -> Value + Send + Sync + 'static) -> Self {
         Self::By(Arc::new(convert))
     }

@@ -10,8 +10,11 @@ use serde_json::json;
 /// PITFALLS A13.
 #[tokio::test]
 async fn a_dependent_whose_owner_has_another_uid_is_deleted() {
-    let control_plane =
-        ControlPlane::builder().controllers(["garbage-collector-controller"]).start().await.unwrap();
+    let control_plane = ControlPlane::builder()
+        .controllers(["garbage-collector-controller"])
+        .start()
+        .await
+        .unwrap();
     let config_maps: Api<ConfigMap> = Api::namespaced(control_plane.client().unwrap(), "default");
     let create = async |value| {
         let object: ConfigMap = serde_json::from_value(value).unwrap();
@@ -56,16 +59,25 @@ async fn a_daemon_set_rolls_out_on_fake_nodes() {
         },
     }))
     .unwrap();
-    daemon_sets.create(&PostParams::default(), &daemon_set).await.unwrap();
+    daemon_sets
+        .create(&PostParams::default(), &daemon_set)
+        .await
+        .unwrap();
     let rolled_out = async |generation: i64| {
-        let Some(status) = daemon_sets.get("agent").await.unwrap().status else { return false };
+        let Some(status) = daemon_sets.get("agent").await.unwrap().status else {
+            return false;
+        };
         status.observed_generation == Some(generation)
             && status.updated_number_scheduled == Some(3)
             && status.number_available == Some(3)
     };
     crate::until("three pods run", async || rolled_out(1).await).await;
 
-    let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:2"}]}}}});
-    daemon_sets.patch("agent", &PatchParams::default(), &Patch::Strategic(image)).await.unwrap();
+    let image =
+        json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:2"}]}}}});
+    daemon_sets
+        .patch("agent", &PatchParams::default(), &Patch::Strategic(image))
+        .await
+        .unwrap();
     crate::until("all three run the new image", async || rolled_out(2).await).await;
 }

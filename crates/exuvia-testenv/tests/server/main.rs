@@ -15,5 +15,10 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await.is_ok(), "waited for: {what}");
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_secs(60), waiting)
+            .await
+            .is_ok(),
+        "waited for: {what}"
+    );
 }

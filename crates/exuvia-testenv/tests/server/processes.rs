@@ -11,7 +11,10 @@ use exuvia_testenv::{ControlPlane, Widgets};
 async fn version_tells_the_truth() {
     let control_plane = ControlPlane::shared().await;
     let version = control_plane.client().unwrap().apiserver_version().await.unwrap();
-    let expected = exuvia_testenv::assets::Assets::from_env().unwrap().kube_version().full();
+    let expected = exuvia_testenv::assets::Assets::from_env()
+        .unwrap()
+        .kube_version()
+        .full();
     assert_eq!(version.git_version, format!("v{expected}"));
 }
 
@@ -29,19 +32,37 @@ async fn each_process_can_be_killed_stopped_paused_and_restarted() {
     assert!(!is_running(first_pid));
     assert_eq!(server.process().pid(), None);
     let error = server.process().pause().unwrap_err().to_string();
-    assert_eq!(error, "kube-apiserver is not running: start it with restart() first");
+    assert_eq!(
+        error,
+        "kube-apiserver is not running: start it with restart() first"
+    );
     client.apiserver_version().await.unwrap_err();
 
-    control_plane.etcd().process().stop(Duration::from_secs(20)).unwrap();
+    control_plane
+        .etcd()
+        .process()
+        .stop(Duration::from_secs(20))
+        .unwrap();
     control_plane.etcd().process().restart().unwrap();
     server.process().restart().unwrap();
     server.ready().await.unwrap();
-    assert_eq!(control_plane.stored("restart.example.com", "widgets").all().await.unwrap().len(), 2);
+    assert_eq!(
+        control_plane
+            .stored("restart.example.com", "widgets")
+            .all()
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 
     server.process().pause().unwrap();
     let pid = server.process().pid().unwrap();
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    assert!(state.rsplit(')').next().unwrap().trim().starts_with('T'), "stopped: {state}");
+    assert!(
+        state.rsplit(')').next().unwrap().trim().starts_with('T'),
+        "stopped: {state}"
+    );
     server.process().resume().unwrap();
     server.ready().await.unwrap();
 }
@@ -65,7 +86,10 @@ async fn kill_9_of_the_test_process_leaves_nothing_behind() {
         .spawn()
         .unwrap();
     let says = BufReader::new(child.stdout.take().unwrap());
-    let line = says.lines().map(Result::unwrap).find_map(|l| l.split_once("holding ").map(|s| s.1.to_owned()));
+    let line = says
+        .lines()
+        .map(Result::unwrap)
+        .find_map(|l| l.split_once("holding ").map(|s| s.1.to_owned()));
     let line = line.expect("the child tells what it started");
     let mut words = line.split(' ');
     let directory = words.next().unwrap().to_owned();
@@ -75,8 +99,14 @@ async fn kill_9_of_the_test_process_leaves_nothing_behind() {
 
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();
-    crate::until("etcd and kube-apiserver end", async || pids.iter().all(|pid| !is_running(*pid))).await;
-    crate::until("their files are removed", async || !Path::new(&directory).exists()).await;
+    crate::until("etcd and kube-apiserver end", async || {
+        pids.iter().all(|pid| !is_running(*pid))
+    })
+    .await;
+    crate::until("their files are removed", async || {
+        !Path::new(&directory).exists()
+    })
+    .await;
 }
 
 const HOLD: &str = "EXUVIA_TEST_HOLD";
@@ -95,13 +125,22 @@ async fn hold_a_control_plane() {
 }
 
 fn describe(control_plane: &ControlPlane) -> (Vec<u32>, String) {
-    let processes = [control_plane.etcd().process(), control_plane.apiserver().process()];
+    let processes = [
+        control_plane.etcd().process(),
+        control_plane.apiserver().process(),
+    ];
     let pids = processes.iter().map(|process| process.pid().unwrap()).collect();
     (pids, control_plane.directory().display().to_string())
 }
 
 /// A zombie does not count: whoever inherits it will reap it.
 fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim().starts_with('Z'))
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .starts_with('Z')
+    })
 }

@@ -57,6 +57,8 @@ fn minimal(before: Option<&Value>, patch: &Value) -> bool {
                     .all(|(key, member)| minimal(before.get(key), member))
         }
         (None, patch) => !patch.is_null(),
+        // A deletion, of a null as well.
+        (Some(_), Value::Null) => true,
         (Some(before), patch) => before != patch,
     }
 }

@@ -34,7 +34,8 @@ pub(super) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
 
 async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let mut builder = ControlPlane::builder().assets(Assets::from_env()?.report_to(build_progress::on_terminal()));
+    let mut builder =
+        ControlPlane::builder().assets(Assets::from_env()?.report_to(build_progress::on_terminal()));
     if let Some(port) = args.port {
         builder = builder.port(port);
     }
@@ -49,7 +50,10 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
 
     let widgets = Widgets::in_group(GROUP);
     widgets.install(&client, "v1alpha1").await?;
-    done(&format!("The CRD {} is installed, with storage version v1alpha1", widgets.crd_name()));
+    done(&format!(
+        "The CRD {} is installed, with storage version v1alpha1",
+        widgets.crd_name()
+    ));
     widgets.create(&client, "v1alpha1", args.objects.into()).await?;
     done(&format!("{} objects are created", args.objects));
     widgets.flip_storage(&client, "v1").await?;
@@ -59,7 +63,9 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     let refusal = drop_old_version(&client, &widgets).await?;
     done("Dropping v1alpha1 from the CRD now is refused by the API server:");
     println!("    {refusal}\n");
-    println!("What is missing: `exuvia storage migrate`, which will rewrite these objects, prove it and drop v1alpha1.");
+    println!(
+        "What is missing: `exuvia storage migrate`, which will rewrite these objects, prove it and drop v1alpha1."
+    );
 
     if args.keep {
         let kubeconfig = control_plane.admin().kubeconfig()?;
@@ -77,11 +83,21 @@ async fn show_stored(control_plane: &ControlPlane, client: &Client, widgets: &Wi
     println!("\n    what etcd holds          objects");
     for version in ["v1alpha1", "v1"] {
         let api_version = format!("{GROUP}/{version}");
-        println!("    {api_version:<24} {:>7}", counts.get(&api_version).copied().unwrap_or_default());
+        println!(
+            "    {api_version:<24} {:>7}",
+            counts.get(&api_version).copied().unwrap_or_default()
+        );
     }
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let stored = crds.get(&widgets.crd_name()).await?.status.and_then(|status| status.stored_versions);
-    println!("    status.storedVersions    {}\n", stored.unwrap_or_default().join(", "));
+    let stored = crds
+        .get(&widgets.crd_name())
+        .await?
+        .status
+        .and_then(|status| status.stored_versions);
+    println!(
+        "    status.storedVersions    {}\n",
+        stored.unwrap_or_default().join(", ")
+    );
     Ok(())
 }
 
@@ -95,6 +111,10 @@ async fn drop_old_version(client: &Client, widgets: &Widgets) -> anyhow::Result<
 }
 
 fn done(what: &str) {
-    let mark = if std::io::stdout().is_terminal() { "\x1b[32m✔\x1b[0m" } else { "✔" };
+    let mark = if std::io::stdout().is_terminal() {
+        "\x1b[32m✔\x1b[0m"
+    } else {
+        "✔"
+    };
     println!("{mark} {what}");
 }

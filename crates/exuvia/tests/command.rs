@@ -1,0 +1,157 @@
+//! The binary from outside: what it prints, how it exits, and that nothing is left running.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn exuvia(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
+    command.args(args);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// One line on standard error, and a failure.
+fn assert_one_sentence(output: &Output, parts: &[&str]) {
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in: {error}");
+    }
+}
+
+#[test]
+fn the_demo_tells_what_etcd_holds_and_what_the_server_refuses() {
+    // Outside the repository, as an installed binary would run.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let output = exuvia(&["demo", "--objects", "20"])
+        .current_dir(elsewhere.path())
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
+    let line_with = |what: &str| {
+        let line = said
+            .lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("{what} in {said}"));
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    assert_eq!(line_with("demo.exuvia.dev/v1alpha1"), "20");
+    assert_eq!(line_with("demo.exuvia.dev/v1 "), "0");
+    assert!(
+        said.contains("must remain in spec.versions until a storage migration"),
+        "{said}"
+    );
+}
+
+#[test]
+fn ctrl_c_ends_a_kept_control_plane_with_all_it_started() {
+    let mut child = exuvia(&["demo", "--objects", "5", "--keep"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let kubeconfig = lines
+        .find_map(|line| line.trim().strip_prefix("export KUBECONFIG=").map(PathBuf::from))
+        .expect("it prints where its kubeconfig is");
+    lines.find(|line| line.contains("kubectl get")).unwrap();
+    let directory = kubeconfig.parent().unwrap();
+    let started = processes_that_mention(directory);
+    assert!(started.iter().any(|name| name.contains("etcd")), "{started:?}");
+
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!directory.exists(), "its files are gone");
+    assert_eq!(processes_that_mention(directory), Vec::<String>::new());
+}
+
+#[test]
+fn a_busy_port_is_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert_one_sentence(
+        &exuvia(&["demo", "--port", &port]).output().unwrap(),
+        &[&port, "in use", "choose another"],
+    );
+}
+
+#[test]
+fn a_wrong_binary_path_is_one_sentence() {
+    let output = exuvia(&["demo"])
+        .env("KUBEBUILDER_ASSETS", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_one_sentence(&output, &["no etcd in /nonexistent", "KUBEBUILDER_ASSETS"]);
+}
+
+#[test]
+fn a_missing_go_is_one_sentence() {
+    let empty = tempfile::tempdir().unwrap();
+    let output = exuvia(&["demo"])
+        .env_remove("KUBEBUILDER_ASSETS")
+        .env("XDG_DATA_HOME", empty.path())
+        .env("EXUVIA_TESTENV_CACHE", empty.path())
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_one_sentence(
+        &output,
+        &["no `go` on PATH", "install Go 1.26", "KUBEBUILDER_ASSETS"],
+    );
+}
+
+#[test]
+fn a_corrupt_cache_is_one_sentence() {
+    let cache = tempfile::tempdir().unwrap();
+    let etcd = cache.path().join("etcd-3.7.0");
+    std::fs::create_dir(&etcd).unwrap();
+    std::fs::write(etcd.join("etcd"), "half").unwrap();
+    std::fs::write(etcd.join("etcd.size"), "24793250").unwrap();
+    let output = exuvia(&["demo"])
+        .env_remove("KUBEBUILDER_ASSETS")
+        .env("EXUVIA_TESTENV_CACHE", cache.path())
+        .output();
+    assert_one_sentence(&output.unwrap(), &["damaged", "has 4 bytes", "delete that file"]);
+}
+
+#[test]
+fn an_unknown_kubernetes_version_is_one_sentence() {
+    let output = exuvia(&["demo"])
+        .env("EXUVIA_KUBE_VERSION", "1.12")
+        .output()
+        .unwrap();
+    assert_one_sentence(&output, &["Kubernetes 1.12", "1.37 or 1.34"]);
+}
+
+#[test]
+fn version_help_and_completions() {
+    let version = exuvia(&["version"]).output().unwrap();
+    assert_eq!(
+        text(&version.stdout),
+        format!("exuvia {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert!(text(&exuvia(&["--help"]).output().unwrap().stdout).contains("demo"));
+    assert!(text(&exuvia(&["completions", "bash"]).output().unwrap().stdout).contains("_exuvia"));
+}
+
+/// Command lines of running processes in which the path stands.
+fn processes_that_mention(path: &Path) -> Vec<String> {
+    let path = path.display().to_string();
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(&path))
+        .collect()
+}
