@@ -155,11 +155,12 @@ impl ControlPlane {
 
     /// A fault proxy in front of the API server; who asks it without a token is `user`.
     pub async fn proxy_as(&self, user: &Access) -> Result<Proxy, Error> {
-        let identity = match user.credential() {
-            Credential::Certificate(pair) => Some(pair.clone()),
-            _ => None,
-        };
-        Proxy::start(&self.authority, self.apiserver.address(), identity).await
+        Proxy::start(
+            &self.authority,
+            self.apiserver.address(),
+            user.credential().clone(),
+        )
+        .await
     }
 
     /// A webhook server that the API server trusts.

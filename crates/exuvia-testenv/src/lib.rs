@@ -23,6 +23,7 @@ mod control_plane;
 mod error;
 mod etcd;
 mod http;
+mod https;
 mod nodes;
 mod process;
 pub mod proxy;

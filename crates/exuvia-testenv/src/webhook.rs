@@ -38,7 +38,7 @@ pub use self::review::{Admission, Conversion, Convert, Decide};
 use crate::{
     Error,
     certs::Authority,
-    proxy::listen::{Cut, Listener},
+    https::{Cut, Listener},
 };
 
 mod review;

@@ -1,5 +1,7 @@
 //! The binary from outside: what it prints, how it exits, and that nothing is left running.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

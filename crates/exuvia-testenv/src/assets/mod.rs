@@ -153,4 +153,5 @@ impl Assets {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;

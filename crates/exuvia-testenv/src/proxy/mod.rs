@@ -1,15 +1,15 @@
 //! The fault proxy: stands between a client and the API server, records every request, and breaks some.
 //!
 //! It takes TLS and HTTP/1.1 from the client without asking for a certificate. A request with a token goes on
-//! with it; any other goes on with the client certificate that the proxy was given, so that a plain client
+//! with it; any other goes on with the credential that the proxy was given, so that a plain client
 //! can act as any user. Connections that are to be upgraded (`exec`, `port-forward`) are not supported.
 //!
 //! ```no_run
-//! use exuvia_testenv::{Error, certs::Authority, proxy::{Fault, Match, Proxy, Rule}};
+//! use exuvia_testenv::{Credential, Error, certs::Authority, proxy::{Fault, Match, Proxy, Rule}};
 //!
 //! # async fn example(authority: Authority, api_server: std::net::SocketAddr) -> Result<(), Error> {
-//! let admin = authority.client("admin", &["system:masters"])?;
-//! let proxy = Proxy::start(&authority, api_server, Some(admin)).await?;
+//! let admin = Credential::Certificate(authority.client("admin", &["system:masters"])?);
+//! let proxy = Proxy::start(&authority, api_server, admin).await?;
 //! proxy.inject(Rule::on(Match::writes().resource("widgets")).nth(3).then(Fault::DropAnswer));
 //! let client = proxy.client()?;
 //! // … the third write is committed, but the client does not learn of it …
@@ -20,6 +20,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
+use self::serve::Gateway;
 pub use self::{
     fault::{Answer, Fault},
     matching::Match,
@@ -27,15 +28,14 @@ pub use self::{
     record::Recorded,
     rule::{Injected, Rule},
 };
-use self::{listen::Listener, serve::Gateway};
 use crate::{
     Error,
     access::{Access, Credential},
-    certs::{Authority, Pair},
+    certs::Authority,
+    https::Listener,
 };
 
 mod fault;
-pub(crate) mod listen;
 mod matching;
 mod path;
 mod record;
@@ -63,14 +63,14 @@ impl std::fmt::Debug for Proxy {
 
 impl Proxy {
     /// Starts a proxy to `upstream`. Both sides trust `authority` and nothing else. Requests without a token
-    /// go on as `identity`, or without any if there is none.
+    /// go on with `credential`.
     pub async fn start(
         authority: &Authority,
         upstream: SocketAddr,
-        identity: Option<Pair>,
+        credential: Credential,
     ) -> Result<Self, Error> {
         let ca_pem = authority.ca_pem().to_owned();
-        let gateway = Arc::new(Gateway::new(upstream, &ca_pem, identity.as_ref())?);
+        let gateway = Arc::new(Gateway::new(upstream, &ca_pem, &credential)?);
         let handling = Arc::clone(&gateway);
         let handler = move |request, link| Arc::clone(&handling).handle(request, link);
         let listener = Listener::start(authority, "fault-proxy", handler).await?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, Uri, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, header, request::Parts};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -20,11 +20,15 @@ use hyper_util::{
 
 use super::{
     fault::Fault,
-    listen::{Cut, Link},
     record::{Entry, Log, Recorded},
     rule::{Callback, Rules, Verdict},
 };
-use crate::{Error, certs::Pair};
+use crate::{
+    Error,
+    access::Credential,
+    certs::Pair,
+    https::{Cut, Link},
+};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Upstream = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -45,16 +49,27 @@ pub(crate) struct Gateway {
     address: SocketAddr,
     identified: Upstream,
     anonymous: Upstream,
+    /// What a request without a token is given, if the proxy has one.
+    token: Option<HeaderValue>,
     pub(crate) log: Arc<Log>,
     pub(crate) rules: Arc<Rules>,
 }
 
 impl Gateway {
-    pub(crate) fn new(address: SocketAddr, ca_pem: &str, identity: Option<&Pair>) -> Result<Self, Error> {
+    pub(crate) fn new(address: SocketAddr, ca_pem: &str, credential: &Credential) -> Result<Self, Error> {
+        let (identity, token) = match credential {
+            Credential::None => (None, None),
+            Credential::Certificate(pair) => (Some(pair), None),
+            Credential::Token(token) => (None, Some(format!("Bearer {token}"))),
+        };
         Ok(Self {
             address,
             identified: upstream(ca_pem, identity)?,
             anonymous: upstream(ca_pem, None)?,
+            token: token
+                .map(HeaderValue::try_from)
+                .transpose()
+                .map_err(|e| Error::Client(e.into()))?,
             log: Arc::new(Log::new()),
             rules: Arc::default(),
         })
@@ -152,6 +167,11 @@ impl Gateway {
         strip(&mut head.headers);
         head.headers.remove(header::HOST);
         // The API server prefers a client certificate over a token, so a token must come without one.
+        if let Some(token) = &self.token {
+            head.headers
+                .entry(header::AUTHORIZATION)
+                .or_insert_with(|| token.clone());
+        }
         let bears_token = head.headers.contains_key(header::AUTHORIZATION);
         let upstream = if bears_token {
             &self.anonymous

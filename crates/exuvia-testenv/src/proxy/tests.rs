@@ -39,7 +39,9 @@ async fn before(answer: impl Fn(Request<Incoming>) -> Answered + Clone + Send + 
         std::future::ready(Ok(answer(request)))
     };
     let upstream = Listener::start(&authority, "upstream", handler).await.unwrap();
-    let proxy = Proxy::start(&authority, upstream.address(), None).await.unwrap();
+    let proxy = Proxy::start(&authority, upstream.address(), Credential::None)
+        .await
+        .unwrap();
     Pair {
         proxy,
         reached,
@@ -387,7 +389,7 @@ async fn a_client_that_trusts_others_is_not_served() {
             .await
             .is_err()
     );
-    let proxy = Proxy::start(&stranger, pair.upstream.address(), None)
+    let proxy = Proxy::start(&stranger, pair.upstream.address(), Credential::None)
         .await
         .unwrap();
     assert!(

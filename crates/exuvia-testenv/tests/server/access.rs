@@ -75,9 +75,10 @@ async fn the_kubeconfig_works_for_any_client() {
     let control_plane = ControlPlane::shared().await;
     let path = control_plane.admin().kubeconfig().unwrap();
     let kubeconfig = kube::config::Kubeconfig::read_from(path).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
-        .await
-        .unwrap();
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
+            .await
+            .unwrap();
     let client = kube::Client::try_from(config).unwrap();
     client.apiserver_version().await.unwrap();
 }

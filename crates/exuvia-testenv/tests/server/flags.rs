@@ -70,7 +70,9 @@ async fn a_continue_token_expires_and_the_answer_hands_out_a_fresh_one() {
         let _ = api
             .create(&PostParams::default(), &widgets.widget("v1", "widget-9999"))
             .await;
-        let _ = api.delete("widget-9999", &Default::default()).await;
+        let _ = api
+            .delete("widget-9999", &kube::api::DeleteParams::default())
+            .await;
         match page(&token).await {
             Err(kube::Error::Api(status)) if status.code == 410 => {
                 *fresh.borrow_mut() = status.metadata.and_then(|meta| meta.continue_);

@@ -1,5 +1,7 @@
 //! What the control plane of the tests really does, on one shared control plane where that will do.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 mod access;
 mod bad_input;
 mod controllers;

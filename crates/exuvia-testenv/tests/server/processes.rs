@@ -121,7 +121,7 @@ async fn hold_a_control_plane() {
     let (pids, directory) = describe(&control_plane);
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     println!("holding {directory} {}", pids.join(" "));
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn describe(control_plane: &ControlPlane) -> (Vec<u32>, String) {

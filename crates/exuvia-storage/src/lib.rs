@@ -1,0 +1,1 @@
+//! Storage migration: rewrite every object, prove it, trim `storedVersions`, say what may be dropped.

@@ -1,0 +1,1 @@
+//! Walks every object of a resource in bounded memory.
