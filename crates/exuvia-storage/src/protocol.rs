@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use exuvia_sweep::ResourceVersion;
 use serde::{Deserialize, Serialize};
 
 /// What the protocol needs to know of a CRD, freshly read.
@@ -46,13 +47,17 @@ pub struct Pass {
     /// What the preflight found; `None`: not looked yet.
     pub preflight: Option<Preflight>,
     /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
-    pub r0: Option<u64>,
+    pub r0: Option<ResourceVersion>,
     /// The rewrite sweep, once it went through to its end.
     pub rewrite: Option<SweepEnd>,
     /// How often a verify sweep found that a server was behind.
     pub times_behind: u8,
     /// The verify sweep, once it went through to its end and nothing was behind.
     pub verify: Option<SweepEnd>,
+    /// The smallest resourceVersion of the lists that the verify sweep read: what is above it was not looked at.
+    pub r1: Option<ResourceVersion>,
+    /// Whether the verify sweep trusted no resourceVersion: then the patrol trusts none either.
+    pub verified_in_full: bool,
     /// The trim was made (or found made: a crash may hide it).
     pub trimmed: bool,
     /// The patrol after the trim found nothing.

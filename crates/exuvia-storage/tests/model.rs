@@ -275,7 +275,7 @@ fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
             });
         }),
         Step::TakeR0 => {
-            let mut taken = remember(&|pass| pass.r0 = Some(1));
+            let mut taken = remember(&|pass| pass.r0 = "1".parse().ok());
             taken
                 .world
                 .objects

@@ -191,6 +191,7 @@ pub(crate) fn keep_transition_times(before: &Value, after: &mut Value) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;

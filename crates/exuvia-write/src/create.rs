@@ -117,7 +117,7 @@ impl Writer {
             round += 1;
             let exists = match self.create_by(&call, object).await {
                 Ok(object) => return Ok(Adopted::Created(object)),
-                Err(error) if error.is_already_exists() => error,
+                Err(error) if error.is_already_exists() && !call.target().name.is_empty() => error,
                 Err(error) => return Err(error),
             };
             match self.read(&call).await {

@@ -181,6 +181,7 @@ pub(crate) fn has_array(patch: &Value) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod properties;
 
 #[cfg(test)]

@@ -50,6 +50,14 @@ pub enum Error {
         /// To which object.
         target: Box<Target>,
     },
+    /// The object is there, but its kind has no status subresource.
+    #[error("{verb} {target}: the kind has no status subresource; use patch, or add one to the crd")]
+    NoStatus {
+        /// What was to be done.
+        verb: Verb,
+        /// To which object.
+        target: Box<Target>,
+    },
     /// The object's own endpoint took the patch and ignored the change of the status.
     #[error(
         "patch {target}: the server ignored the change of /status (the rest is written); use patch_status for it"
@@ -72,10 +80,11 @@ pub enum Error {
         /// Which object.
         target: Box<Target>,
     },
-    /// The write was carried out, but the answer does not fit the Rust type. What serde says about it is not kept: it
-    /// quotes the value, which may be a secret (PITFALLS B27).
+    /// The server took it, but its answer does not fit the Rust type. What serde says about it is not kept: it quotes the
+    /// value, which may be a secret (PITFALLS B27).
     #[error(
-        "{verb} {target}: written, but the answer does not fit the rust type (line {line}, column {column})"
+        "{verb} {target}: the server's answer does not fit the rust type (line {line}, column {column}); \
+         a write that is answered so was carried out"
     )]
     Answer {
         /// What was done.
@@ -171,6 +180,7 @@ impl Error {
             Self::Refused { .. } => "Refused",
             Self::Server { class, .. } => class.reason(),
             Self::Recreated { .. } => "Recreated",
+            Self::NoStatus { .. } => "NoStatus",
             Self::StatusIgnored { .. } => "StatusIgnored",
             Self::OwnershipIgnored { .. } => "OwnershipIgnored",
             Self::Foreign { .. } => "Foreign",
@@ -205,7 +215,7 @@ impl Error {
             && causes.is_some_and(|causes| causes.iter().any(|cause| cause.reason == "FieldManagerConflict"))
     }
 
-    /// A 404 that is about the endpoint and not about the object: the kind, its version or the subresource is not served.
+    /// A 404 that is about the endpoint and not about the object: the kind or its version is not served.
     ///
     /// Its class is [`ErrorClass::Gone`] as well. Whoever takes "gone" for "done" must ask this first.
     pub fn is_unserved(&self) -> bool {

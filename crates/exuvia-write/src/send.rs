@@ -168,7 +168,7 @@ impl Writer {
                     Proof::Never => return Err(error),
                     Proof::Repeat => None,
                     Proof::Live(holds) => self.live_if(call, holds).await,
-                    Proof::Noop(rehearsal) => self.live_unless_changed_by(call, rehearsal).await,
+                    Proof::Noop(rehearsal) => self.live_unless_changed_by(call, rehearsal, number).await,
                 };
                 if let Some(live) = live {
                     return Ok(live);
@@ -182,8 +182,23 @@ impl Writer {
             };
             match delay {
                 Some(delay) => tokio::time::sleep(delay).await,
+                None if class == ErrorClass::Gone => return Err(self.gone(call, error).await),
                 None => return Err(error),
             }
+        }
+    }
+
+    /// A kind without a status subresource answers `/status` with the very 404 that it has for an object that is gone.
+    /// To take the one for the other would be to give an object up, so the object itself is asked for.
+    async fn gone(&self, call: &Call, error: Error) -> Error {
+        let on_status = call.request.uri().path().strip_prefix(&call.path) == Some("/status");
+        if on_status && self.read(call).await.is_ok() {
+            Error::NoStatus {
+                verb: call.verb,
+                target: Box::new(call.target.clone()),
+            }
+        } else {
+            error
         }
     }
 
@@ -195,7 +210,13 @@ impl Writer {
     }
 
     /// The live object, if `rehearsal` leaves it exactly as it is, resourceVersion and ownership included.
-    async fn live_unless_changed_by(&self, call: &Call, rehearsal: &Request<Bytes>) -> Option<Bytes> {
+    async fn live_unless_changed_by(
+        &self,
+        call: &Call,
+        rehearsal: &Request<Bytes>,
+        number: u32,
+    ) -> Option<Bytes> {
+        self.admit(call, number, true).ok()?;
         let live = self.read(call).await.ok()?;
         let rehearsed = self.exchange(&call.client, rehearsal.clone()).await.ok()?;
         let object = |body: &[u8]| serde_json::from_slice::<Value>(body).ok();
@@ -233,18 +254,7 @@ impl Writer {
         if let Some(pace) = &self.settings.pace {
             pace.turn().await;
         }
-        if let Some(gate) = &self.settings.gate {
-            let attempt = Attempt {
-                verb: call.verb,
-                target: &call.target,
-                dry_run: self.settings.dry_run,
-                number,
-            };
-            if let Err(reason) = gate(&attempt) {
-                self.report(call.verb, &call.target, number, Outcome::Gated, Duration::ZERO);
-                return Err(call.refused(Refusal::GateClosed(reason)));
-            }
-        }
+        self.admit(call, number, self.settings.dry_run)?;
         let began = Instant::now();
         let answer = self.exchange(&call.client, call.request.clone()).await;
         let outcome = match &answer {
@@ -253,6 +263,23 @@ impl Writer {
         };
         self.report(call.verb, &call.target, number, outcome, began.elapsed());
         answer.map_err(|error| failed(call.verb, &call.target, error))
+    }
+
+    /// Asks the gate.
+    fn admit(&self, call: &Call, number: u32, dry_run: bool) -> Result<(), Error> {
+        let Some(gate) = &self.settings.gate else {
+            return Ok(());
+        };
+        let attempt = Attempt {
+            verb: call.verb,
+            target: &call.target,
+            dry_run,
+            number,
+        };
+        gate(&attempt).map_err(|reason| {
+            self.report(call.verb, &call.target, number, Outcome::Gated, Duration::ZERO);
+            call.refused(Refusal::GateClosed(reason))
+        })
     }
 
     /// One log line and one call of the observer. Never a body: it may be a secret (PITFALLS B27).

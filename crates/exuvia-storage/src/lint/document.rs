@@ -37,12 +37,20 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
         }
         offset += line.len();
     }
-    let ends: Vec<usize> = cuts.iter().skip(1).map(|(start, _)| *start).chain([text.len()]).collect();
+    let ends: Vec<usize> = cuts
+        .iter()
+        .skip(1)
+        .map(|(start, _)| *start)
+        .chain([text.len()])
+        .collect();
     cuts.into_iter()
         .zip(ends)
         .map(|((start, line), end)| {
             let text = text[start..end].trim_start_matches(BOM);
-            let source = text.lines().take(5).find_map(|line| line.strip_prefix("# Source: "));
+            let source = text
+                .lines()
+                .take(5)
+                .find_map(|line| line.strip_prefix("# Source: "));
             Piece {
                 text,
                 line,
@@ -73,7 +81,9 @@ pub(super) fn mentions_crd(text: &str) -> bool {
         let after = &text[at + word.len()..];
         let after = after.strip_prefix("List").unwrap_or(after);
         let before = text[..at].trim_end_matches(['"', '\'', ' ', '\t']);
-        let key = before.strip_suffix(':').map(|key| key.trim_end_matches(['"', '\'', ' ', '\t']));
+        let key = before
+            .strip_suffix(':')
+            .map(|key| key.trim_end_matches(['"', '\'', ' ', '\t']));
         key.is_some_and(|key| key.ends_with("kind")) && !after.starts_with(char::is_alphanumeric)
     })
 }

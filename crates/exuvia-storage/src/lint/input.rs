@@ -89,7 +89,9 @@ impl Files {
                 let link = path.is_symlink();
                 match fs::metadata(&path) {
                     // A link may lead out of the tree, or round in a circle.
-                    Ok(found) if found.is_dir() && link => self.note(&path, "a link to a directory is not followed"),
+                    Ok(found) if found.is_dir() && link => {
+                        self.note(&path, "a link to a directory is not followed");
+                    }
                     Ok(found) if found.is_dir() => below.push(path),
                     Ok(found) if found.is_file() && is_manifest(&path) => self.read_file(&path, with)?,
                     Ok(_) => {}

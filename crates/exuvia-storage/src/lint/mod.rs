@@ -13,6 +13,7 @@
 
 mod document;
 mod input;
+mod report;
 mod rule;
 mod yaml;
 
@@ -21,9 +22,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 
-use serde::Serialize;
-
 pub use input::Input;
+pub use report::{Finding, Note, Outcome, Reason, Report};
 
 use document::{Piece, mentions_crd};
 use rule::{Crd, Decision};
@@ -59,7 +59,9 @@ impl FromStr for OptIn {
     fn from_str(text: &str) -> Result<Self, Error> {
         let (key, value) = text.split_once('=').unwrap_or((text, "true"));
         if key.is_empty() || key.contains(char::is_whitespace) {
-            return Err(Error::Label { text: text.to_owned() });
+            return Err(Error::Label {
+                text: text.to_owned(),
+            });
         }
         Ok(Self {
             key: key.to_owned(),
@@ -128,129 +130,6 @@ impl Error {
     }
 }
 
-/// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// Files and streams that were read.
-    pub files: usize,
-    /// CRDs that were looked at.
-    pub checked: usize,
-    /// Those of them that are opted in.
-    pub opted_in: usize,
-    /// Those of them that are excluded with a reason.
-    pub excluded: usize,
-    /// CRDs of other groups, which were not looked at.
-    pub other_groups: usize,
-    /// Documents that are no YAML and do not seem to hold a CRD; each has a note.
-    pub unparsable: usize,
-    /// What is wrong.
-    pub findings: Vec<Finding>,
-    /// What was left out and is probably all right.
-    pub notes: Vec<Note>,
-}
-
-/// What a report comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Outcome {
-    /// Every CRD is opted in or excluded.
-    Clean,
-    /// Something is wrong.
-    Findings,
-    /// There was no CRD at all: most likely the path is wrong.
-    NoCrds,
-    /// There were CRDs, none of them in the groups asked for: most likely a group is wrong.
-    NoCrdsInGroups,
-}
-
-impl Report {
-    /// What it comes to; only [`Outcome::Clean`] is a success.
-    pub fn outcome(&self) -> Outcome {
-        match (self.findings.is_empty(), self.checked, self.other_groups) {
-            (false, ..) => Outcome::Findings,
-            (true, 0, 0) => Outcome::NoCrds,
-            (true, 0, _) => Outcome::NoCrdsInGroups,
-            (true, ..) => Outcome::Clean,
-        }
-    }
-}
-
-/// Something wrong, with its place and its cure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The file, or `<stdin>`.
-    pub file: String,
-    /// The line, counted from 1.
-    pub line: usize,
-    /// The chart's file that this was rendered from, where Helm says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    /// The CRD's name, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub crd: Option<String>,
-    /// What kind of wrong.
-    pub reason: Reason,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it.
-    pub fix: String,
-}
-
-/// `file:line: crd: what is wrong; what to do`.
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.file, self.line)?;
-        if let Some(source) = &self.source {
-            write!(f, "({source}) ")?;
-        }
-        if let Some(crd) = &self.crd {
-            write!(f, "{crd}: ")?;
-        }
-        write!(f, "{}; {}", self.message, self.fix)
-    }
-}
-
-/// What kind of wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub enum Reason {
-    /// Neither label nor annotation.
-    Undecided,
-    /// Label and annotation at once.
-    Contradiction,
-    /// The annotation without a reason.
-    EmptyReason,
-    /// The label with a value that does not opt in.
-    WrongLabelValue,
-    /// A label or annotation that is a boolean, a number, a null or a collection.
-    NotAString,
-    /// A key that stands twice in one mapping of the CRD.
-    DuplicateKey,
-    /// Text that seems to hold a CRD and is no YAML.
-    Unparsable,
-}
-
-/// Something that was left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Note {
-    /// The file, or `<stdin>`.
-    pub file: String,
-    /// The line, counted from 1; 0 if it is about the whole file.
-    pub line: usize,
-    /// What, and why.
-    pub message: String,
-}
-
-/// `file:line: message`.
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(f, "{}: {}", self.file, self.message),
-            line => write!(f, "{}:{line}: {}", self.file, self.message),
-        }
-    }
-}
-
 /// Looks at every CRD in the inputs, in order.
 pub fn lint(inputs: &[Input], options: &Options) -> Result<Report, Error> {
     let mut report = Report::default();
@@ -313,7 +192,7 @@ impl Report {
             fix: if template {
                 "lint what it renders to: helm template … | exuvia storage lint -".to_owned()
             } else {
-                "make it YAML that kubectl takes".to_owned()
+                "correct it at this line".to_owned()
             },
         });
     }
@@ -332,39 +211,53 @@ impl Report {
                 Decision::None => {}
             }
             let lines = crd.node.line..=crd.node.last_line;
-            let duplicates = document.duplicates.iter().filter(|duplicate| lines.contains(&duplicate.line));
+            let duplicates = document
+                .duplicates
+                .iter()
+                .filter(|duplicate| lines.contains(&duplicate.line));
             violations.extend(duplicates.map(rule::duplicate));
-            self.findings.extend(violations.into_iter().map(|violation| Finding {
-                file: file.to_owned(),
-                line: violation.line,
-                source: piece.source.map(str::to_owned),
-                crd: crd.name.map(str::to_owned),
-                reason: violation.reason,
-                message: violation.message,
-                fix: violation.fix,
-            }));
+            self.findings
+                .extend(violations.into_iter().map(|violation| Finding {
+                    file: file.to_owned(),
+                    line: violation.line,
+                    source: piece.source.map(str::to_owned),
+                    crd: crd.name.map(str::to_owned),
+                    reason: violation.reason,
+                    message: violation.message,
+                    fix: violation.fix,
+                }));
         }
     }
 }
 
 /// The CRDs of a document: itself, or the items of a list, of a list in a list and so on.
 fn crds(document: &Document) -> Vec<Crd<'_>> {
-    let text = |node: &'_ Rc<Node>, key: &str| node.get(key).and_then(|entry| entry.value.text().map(str::to_owned));
+    let text = |node: &'_ Rc<Node>, key: &str| {
+        node.get(key)
+            .and_then(|entry| entry.value.text().map(str::to_owned))
+    };
     let mut found = Vec::new();
     let mut pending = vec![(&document.root, false)];
     // Lists of aliases to lists multiply; without aliases no walk sees more nodes than there are.
     for _ in 0..=document.nodes {
-        let Some((node, is_crd_by_place)) = pending.pop() else { break };
+        let Some((node, is_crd_by_place)) = pending.pop() else {
+            break;
+        };
         let kind = text(node, "kind");
         let api_version = text(node, "apiVersion");
-        let ours = api_version.as_deref().is_some_and(|version| version.starts_with("apiextensions.k8s.io/"));
+        let ours = api_version
+            .as_deref()
+            .is_some_and(|version| version.starts_with("apiextensions.k8s.io/"));
         match kind.as_deref() {
             Some("CustomResourceDefinition") if ours => found.push(Crd::of(node)),
             None if is_crd_by_place => found.push(Crd::of(node)),
             Some(kind) if kind.ends_with("List") => {
                 // The API's own list leaves out what its items are.
                 let of_crds = kind == "CustomResourceDefinitionList";
-                let items = node.get("items").and_then(|items| items.value.list()).unwrap_or_default();
+                let items = node
+                    .get("items")
+                    .and_then(|items| items.value.list())
+                    .unwrap_or_default();
                 pending.extend(items.iter().rev().map(|item| (item, of_crds)));
             }
             _ => {}

@@ -145,7 +145,9 @@ fn check_reason(entry: &Entry, options: &Options) -> Result<(), Violation> {
     let key = &options.exclusion;
     let empty = |text: &str| text.trim().is_empty();
     // A key with nothing after it is a null to YAML, and an empty reason to whoever wrote it.
-    if !entry.value.text().is_some_and(empty) && !empty(string(entry, &format!("annotation {key}"), "<why not>")?) {
+    if !entry.value.text().is_some_and(empty)
+        && !empty(string(entry, &format!("annotation {key}"), "<why not>")?)
+    {
         return Ok(());
     }
     Err(Violation {
@@ -159,7 +161,10 @@ fn check_reason(entry: &Entry, options: &Options) -> Result<(), Violation> {
 /// The API server refuses a label or annotation that is not a string.
 fn string<'a>(entry: &'a Entry, what: &str, example: &str) -> Result<&'a str, Violation> {
     let found = match &entry.value.content {
-        Content::Text { text, is_string: true } => return Ok(text),
+        Content::Text {
+            text,
+            is_string: true,
+        } => return Ok(text),
         Content::Text { text, .. } if text.is_empty() => "null".to_owned(),
         Content::Text { text, .. } => format!("{} without quotes", shown(text)),
         Content::Map(_) => "a mapping".to_owned(),

@@ -44,7 +44,7 @@ pub(super) struct Node {
 pub(super) enum Content {
     Text {
         text: String,
-        /// Kubernetes takes it for a string; `true`, `1` and `null` without quotes are none.
+        /// Kubernetes takes it for a string; `true`, `1` and null (an empty text) without quotes are none.
         is_string: bool,
     },
     Map(HashMap<String, Entry>),
@@ -145,10 +145,10 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 let tagged = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
                 let is_string = tagged || style != ScalarStyle::Plain || !is_other_scalar(&text);
-                let content = Content::Text {
-                    text: text.into_owned(),
-                    is_string,
-                };
+                // Nothing at all after a key is `~` to the parser; all spellings of null are the empty text here.
+                let null = !is_string && matches!(&*text, "~" | "null" | "Null" | "NULL");
+                let text = if null { String::new() } else { text.into_owned() };
+                let content = Content::Text { text, is_string };
                 self.complete(anchor, line, last_line, content);
             }
             Event::MappingStart(_, anchor, _) => self.start(line, anchor, Content::Map(HashMap::new())),
@@ -237,11 +237,13 @@ fn is_other_scalar(plain: &str) -> bool {
         "" | "~" | "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n" | ".inf" | ".nan"
     );
     let number = plain.trim_start_matches(['+', '-']);
-    let digit_first = number.trim_start_matches('.').starts_with(|c: char| c.is_ascii_digit());
+    let digit_first = number
+        .trim_start_matches('.')
+        .starts_with(|c: char| c.is_ascii_digit());
     let radix = ["0x", "0o", "0b"].iter().any(|prefix| {
-        number
-            .strip_prefix(prefix)
-            .is_some_and(|digits| !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit() || c == '_'))
+        number.strip_prefix(prefix).is_some_and(|digits| {
+            !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit() || c == '_')
+        })
     });
     word || radix || (digit_first && number.replace('_', "").parse::<f64>().is_ok())
 }
@@ -275,12 +277,18 @@ mod tests {
     fn own_keys_win_over_merged_ones_and_the_last_of_two_wins() {
         let document = one("base: &base {a: merged, b: merged}\nmap:\n  <<: *base\n  a: own\n  a: last\n");
         let map = &document.root.get("map").expect("map is there").value;
-        let text = |key| map.get(key).and_then(|entry| entry.value.text().map(str::to_owned));
+        let text = |key| {
+            map.get(key)
+                .and_then(|entry| entry.value.text().map(str::to_owned))
+        };
         assert_eq!(text("a").as_deref(), Some("last"));
         assert_eq!(text("b").as_deref(), Some("merged"));
         assert_eq!(text("c"), None);
         let duplicate = &document.duplicates[0];
-        assert_eq!((duplicate.key.as_str(), duplicate.first, duplicate.line), ("a", 4, 5));
+        assert_eq!(
+            (duplicate.key.as_str(), duplicate.first, duplicate.line),
+            ("a", 4, 5)
+        );
     }
 
     #[test]
@@ -289,7 +297,15 @@ mod tests {
         for i in 1..200 {
             text += &format!("a{i}: &a{i} {{<<: [*a{0}, *a{0}]}}\n", i - 1);
         }
-        assert!(one(&text).root.get("a199").expect("it is there").value.get("missing").is_none());
+        assert!(
+            one(&text)
+                .root
+                .get("a199")
+                .expect("it is there")
+                .value
+                .get("missing")
+                .is_none()
+        );
     }
 
     #[test]

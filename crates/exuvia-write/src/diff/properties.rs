@@ -146,7 +146,7 @@ fn check(before: &Value, after: &Value) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30_000))]
+    #![proptest_config(ProptestConfig::with_cases(15_000))]
 
     #[test]
     fn applying_the_diff_gives_the_second_of_any_two_values(before in json_value(), after in json_value()) {

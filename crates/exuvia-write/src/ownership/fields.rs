@@ -100,6 +100,7 @@ fn collect<'a>(node: &'a Map<String, Value>, at: &mut Vec<&'a str>, paths: &mut 
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::collections::BTreeSet;
 
@@ -143,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
         fn the_union_holds_the_paths_of_both_and_no_other(a in tree(), b in tree()) {

@@ -3,6 +3,7 @@
 mod fields;
 mod plan;
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 pub use fields::{field_paths, unite_fields};

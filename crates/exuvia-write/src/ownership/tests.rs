@@ -209,7 +209,7 @@ fn owned(entries: &[ManagedFieldsEntry]) -> BTreeMap<(String, String, String), B
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
     fn moving_all_leaves_no_old_entry_no_twins_and_every_owner_with_its_fields(entries in entries()) {

@@ -1,7 +1,13 @@
 //! The tree of commands and arguments, apart from the work.
 
-use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use exuvia_storage::{ManagedFields, Verify};
+
+use super::output::Format;
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
 #[derive(Debug, Parser)]
@@ -20,6 +26,11 @@ pub enum Command {
     /// Starts a real etcd and kube-apiserver on this machine (no container, no cluster needed), installs a CRD, creates
     /// objects, flips the storage version, and reads from etcd's own bytes what is stored. Everything ends with it.
     Demo(DemoArgs),
+    /// Show which CRDs still have old versions in storage, and what to do next
+    Plan(PlanArgs),
+    /// Migrate stored objects to the storage version, and say which versions may be dropped
+    #[command(subcommand)]
+    Storage(StorageCommand),
     /// Print a completion script for your shell
     Completions {
         /// The shell
@@ -41,4 +52,183 @@ pub struct DemoArgs {
     /// The API server's port on 127.0.0.1, instead of a free one
     #[arg(long)]
     pub port: Option<u16>,
+}
+
+/// Which cluster, and how to print.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterArgs {
+    /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
+    #[arg(long, global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// How to print results
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+/// Which CRDs take part without being named.
+#[derive(Clone, Debug, Args)]
+pub struct OptInArgs {
+    /// Only CRDs of these groups; `example.com` also stands for `a.example.com`
+    #[arg(long, value_delimiter = ',')]
+    pub groups: Vec<String>,
+    /// The label by which a CRD opts in, as key or key=value
+    #[arg(long, default_value = "exuvia.dev/auto-migrate-storage-version=true")]
+    pub opt_in_label: String,
+}
+
+/// Arguments of `exuvia plan`.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    /// Also look at every object's managedFields: who owns fields at which version, and where apply is broken already
+    #[arg(long)]
+    pub ownership: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub opt_in: OptInArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+}
+
+/// `exuvia storage …`.
+#[derive(Debug, Subcommand)]
+pub enum StorageCommand {
+    /// Rewrite every object that is stored at an old version, prove it, and trim storedVersions
+    Migrate(MigrateArgs),
+    /// Show storage version, stored versions and droppable versions of CRDs
+    Status(StatusArgs),
+    /// Say whether a version may be dropped: exit code 0 yes, 1 no, 2 error
+    Droppable(VersionArgs),
+    /// Show who writes at a version
+    Users(VersionArgs),
+}
+
+/// Arguments of `exuvia storage status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// CRDs by name; none: all
+    pub names: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+}
+
+/// A CRD and one of its versions.
+#[derive(Clone, Debug, Args)]
+pub struct VersionArgs {
+    /// The CRD's name, such as widgets.example.com
+    pub crd: String,
+    /// The version, such as v1alpha1
+    pub version: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+}
+
+/// Arguments of `exuvia storage migrate`.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateArgs {
+    /// CRDs by name (widgets.example.com), or built-in resources (secrets, deployments.apps)
+    #[arg(required_unless_present_any = ["all", "labelled"], conflicts_with_all = ["all", "labelled"])]
+    pub names: Vec<String>,
+    /// Every CRD of the cluster
+    #[arg(long, conflicts_with = "labelled")]
+    pub all: bool,
+    /// Every CRD that has opted in by label
+    #[arg(long)]
+    pub labelled: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long after a CRD change no API server can be behind any more
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub settle: Duration,
+    /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
+    #[arg(long = "apiserver", value_name = "URL")]
+    pub api_servers: Vec<http::Uri>,
+    /// How to verify
+    #[arg(long, value_enum, default_value_t)]
+    pub verify: VerifyArg,
+    /// What becomes of managedFields entries at old versions
+    #[arg(long, value_enum, default_value_t)]
+    pub managed_fields: ManagedFieldsArg,
+    /// Go on although the rewrite erases fields that only an old version knows
+    #[arg(long)]
+    pub accept_pruning: bool,
+    /// Try an object that is denied at its own endpoint through /status; this evades somebody's policy
+    #[arg(long)]
+    pub status_fallback: bool,
+    /// Objects in work at once, at most
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub max_concurrency: u16,
+    /// Requests per second, at most
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub qps: Option<u32>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub opt_in: OptInArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+}
+
+/// `--verify`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum VerifyArg {
+    /// By proof where every API server can be asked itself, otherwise in full
+    #[default]
+    Auto,
+    /// A resourceVersion proves an object; the others and a sample are patched
+    Proof,
+    /// Every object is patched once more and must come back unchanged
+    Full,
+}
+
+impl From<VerifyArg> for Verify {
+    fn from(arg: VerifyArg) -> Self {
+        match arg {
+            VerifyArg::Auto => Self::Auto,
+            VerifyArg::Proof => Self::Proof,
+            VerifyArg::Full => Self::Full,
+        }
+    }
+}
+
+/// `--managed-fields`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum ManagedFieldsArg {
+    /// Moved to the storage version, in the write that rewrites the object
+    #[default]
+    Rewrite,
+    /// Removed; their fields have no owner then
+    Drop,
+    /// Kept as they are; they hold the version
+    Keep,
+}
+
+impl From<ManagedFieldsArg> for ManagedFields {
+    fn from(arg: ManagedFieldsArg) -> Self {
+        match arg {
+            ManagedFieldsArg::Rewrite => Self::Rewrite,
+            ManagedFieldsArg::Drop => Self::Drop,
+            ManagedFieldsArg::Keep => Self::Keep,
+        }
+    }
+}
+
+/// `500ms`, `60s`, `15m`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" | "" => Ok(Duration::from_secs(number)),
+        "m" => Ok(Duration::from_secs(60 * number)),
+        "h" => Ok(Duration::from_secs(3600 * number)),
+        _ => Err(format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h")),
+    }
 }

@@ -1,0 +1,181 @@
+//! What storage migration reads of a CRD: versions, schemas, who may be asked for what.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, Resource};
+use serde_json::Value;
+
+use crate::protocol::Crd;
+
+/// A CRD, as far as storage migration is concerned.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    /// The CRD's name, `<plural>.<group>`.
+    pub name: String,
+    /// The API group.
+    pub group: String,
+    /// The resource's plural.
+    pub plural: String,
+    /// The kind.
+    pub kind: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// What the protocol looks at.
+    pub crd: Crd,
+    /// The CRD's own resourceVersion.
+    pub resource_version: String,
+    /// All versions, in the CRD's order.
+    pub versions: Vec<Version>,
+    /// Whether a webhook converts between versions; otherwise only `apiVersion` changes.
+    pub webhook_conversion: bool,
+    /// When the spec was last written, as far as managedFields tell.
+    pub spec_changed_at: Option<Timestamp>,
+    /// The CRD's labels.
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// The CRD's annotations.
+    pub annotations: std::collections::BTreeMap<String, String>,
+}
+
+/// One version of a CRD.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Such as `v1alpha1`.
+    pub name: String,
+    /// Whether it can be asked for.
+    pub served: bool,
+    /// Whether it has a `/status` endpoint.
+    pub has_status: bool,
+    /// The `openAPIV3Schema`.
+    pub schema: Value,
+}
+
+impl Definition {
+    /// Reads a CRD as the server gave it.
+    pub fn read(crd: &CustomResourceDefinition) -> Self {
+        let meta = crd.meta();
+        let spec = &crd.spec;
+        let storage = spec
+            .versions
+            .iter()
+            .find(|v| v.storage)
+            .map(|v| v.name.clone())
+            .unwrap_or_default();
+        let stored = crd
+            .status
+            .as_ref()
+            .and_then(|status| status.stored_versions.clone())
+            .unwrap_or_default();
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            group: spec.group.clone(),
+            plural: spec.names.plural.clone(),
+            kind: spec.names.kind.clone(),
+            namespaced: spec.scope == "Namespaced",
+            crd: Crd {
+                uid: meta.uid.clone().unwrap_or_default(),
+                generation: meta.generation.unwrap_or_default(),
+                storage,
+                stored,
+            },
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            versions: spec.versions.iter().map(Version::read).collect(),
+            webhook_conversion: spec.conversion.as_ref().is_some_and(|c| c.strategy == "Webhook"),
+            spec_changed_at: spec_changed_at(crd),
+            labels: meta.labels.clone().unwrap_or_default(),
+            annotations: meta.annotations.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The names of the versions that can be asked for.
+    pub fn served(&self) -> impl Iterator<Item = &str> {
+        self.versions
+            .iter()
+            .filter(|version| version.served)
+            .map(|version| version.name.as_str())
+    }
+
+    /// The version at whose endpoint objects are rewritten: the storage version's, unless it is not served (PITFALLS
+    /// A10). `None`: nothing is served, and nothing can be asked for.
+    pub fn endpoint(&self) -> Option<&str> {
+        self.served()
+            .find(|version| *version == self.crd.storage)
+            .or_else(|| self.served().next())
+    }
+
+    /// The resource at one version.
+    pub fn resource(&self, version: &str) -> ApiResource {
+        ApiResource {
+            group: self.group.clone(),
+            version: version.to_owned(),
+            api_version: self.api_version(version),
+            kind: self.kind.clone(),
+            plural: self.plural.clone(),
+        }
+    }
+
+    /// `group/version`.
+    pub fn api_version(&self, version: &str) -> String {
+        format!("{}/{version}", self.group)
+    }
+
+    /// One version by name.
+    pub fn version(&self, name: &str) -> Option<&Version> {
+        self.versions.iter().find(|version| version.name == name)
+    }
+
+    /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
+    /// version, or one of this group that the CRD does not have (any more).
+    pub fn is_old(&self, api_version: &str) -> bool {
+        let Some((group, version)) = api_version.rsplit_once('/') else {
+            return false;
+        };
+        group == self.group
+            && version != self.crd.storage
+            && (self.crd.stored.iter().any(|stored| stored == version) || self.version(version).is_none())
+    }
+
+    /// Of the `apiVersion`s that entries name, those that [`is_old`](Self::is_old).
+    pub fn old_among<'a>(&self, named: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+        named
+            .into_iter()
+            .filter(|api_version| self.is_old(api_version))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+impl Version {
+    fn read(
+        version: &k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion,
+    ) -> Self {
+        let schema = version
+            .schema
+            .as_ref()
+            .and_then(|schema| schema.open_api_v3_schema.as_ref());
+        Self {
+            name: version.name.clone(),
+            served: version.served,
+            has_status: version
+                .subresources
+                .as_ref()
+                .is_some_and(|sub| sub.status.is_some()),
+            schema: schema
+                .and_then(|schema| serde_json::to_value(schema).ok())
+                .unwrap_or(Value::Null),
+        }
+    }
+}
+
+/// managedFields hold the time of each manager's last write; those that own part of the spec may have flipped it.
+fn spec_changed_at(crd: &CustomResourceDefinition) -> Option<Timestamp> {
+    let meta = crd.meta();
+    let entries = meta.managed_fields.iter().flatten();
+    entries
+        .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
+        .filter_map(|entry| entry.time.as_ref())
+        .chain(&meta.creation_timestamp)
+        .map(|time| time.0)
+        .max()
+}

@@ -1,0 +1,36 @@
+//! What can go wrong with a migration as a whole; what goes wrong with one object is in the report.
+
+/// An error that ends a migration. Nothing is trimmed then.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A read failed.
+    #[error("the API server did not answer as expected: {0}")]
+    Read(#[from] kube::Error),
+
+    /// A write failed that is not about one object: the trim, or putting a version back.
+    #[error("the CRD's status could not be written: {0}")]
+    Write(#[from] exuvia_write::Error),
+
+    /// A sweep could not go on.
+    #[error("the objects of {resource} could not be listed: {source}")]
+    Sweep {
+        /// The resource.
+        resource: String,
+        /// Why.
+        source: exuvia_sweep::Error,
+    },
+
+    /// There is no such resource.
+    #[error("there is no CRD or built-in resource named {name}: see `exuvia plan` for what there is")]
+    NotFound {
+        /// What was asked for.
+        name: String,
+    },
+
+    /// `proof` was asked for where it proves nothing.
+    #[error(
+        "verifying by proof needs every API server to be asked itself, and none can be: \
+         name them with --apiserver, or use --verify auto"
+    )]
+    ProofImpossible,
+}

@@ -1,0 +1,71 @@
+//! What a migration did, for people and for machines.
+
+use exuvia_sweep::{Failures, Tally};
+use serde::Serialize;
+
+use crate::ownership::Owners;
+use crate::preflight::Obstacle;
+
+/// What was done to one resource.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The CRD's name, or a built-in resource's plural.
+    pub resource: String,
+    /// How it ended.
+    pub end: End,
+    /// The storage version; empty for a built-in resource.
+    pub storage_version: String,
+    /// `storedVersions` when it began.
+    pub stored_before: Vec<String>,
+    /// `storedVersions` at the end.
+    pub stored_after: Vec<String>,
+    /// The rewrite sweep.
+    pub rewrite: Tally,
+    /// The verify sweep that counted.
+    pub verify: Tally,
+    /// How that one verified.
+    pub verified: Option<Verified>,
+    /// Objects that change with every write, because a webhook stamps them. No failure.
+    pub mutated: u64,
+    /// Objects that were not done, by name as far as they are remembered, and by class.
+    pub failures: Failures,
+    /// What the preflight found.
+    pub obstacle: Option<Obstacle>,
+    /// Who names which version in managedFields, at the end.
+    pub owners: Owners,
+}
+
+/// How a migration ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum End {
+    /// It did not come to an end.
+    #[default]
+    Unfinished,
+    /// There was nothing to do, and nothing was written.
+    Clean,
+    /// Rewritten, verified, and trimmed where there is something to trim.
+    Migrated,
+    /// Something stands in the way; nothing was trimmed.
+    Stalled {
+        /// One of `Preflight`, `Pruning`, `ServerBehind`, `Failures`, `Forbidden`.
+        reason: &'static str,
+        /// One sentence.
+        message: String,
+    },
+    /// The CRD went away.
+    Gone,
+    /// It was cancelled; nothing was trimmed.
+    Cancelled,
+}
+
+/// How the verify sweep proved it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verified {
+    /// By resourceVersions above R0, and patches for the rest.
+    Proof,
+    /// By a patch of every object.
+    Full,
+}

@@ -1,0 +1,179 @@
+//! Storage migration on a real API server. What was stored is read from etcd, with no code of the thing under test.
+
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod life;
+mod obstacles;
+mod ownership;
+mod scenarios;
+mod stale;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use exuvia_storage::{Engine, Options, Report};
+use exuvia_testenv::proxy::Proxy;
+use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_write::Writer;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client, Config};
+
+/// A settle time that tests can wait for.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// One CRD on the shared control plane.
+struct Bench {
+    control_plane: &'static ControlPlane,
+    client: Client,
+    widgets: Widgets,
+}
+
+impl Bench {
+    /// `count` widgets stored at v1alpha1, then the storage version flipped to v1.
+    async fn flipped(group: &str, count: usize) -> Self {
+        let bench = Self::installed(group).await;
+        bench
+            .widgets
+            .create(&bench.client, "v1alpha1", count)
+            .await
+            .unwrap();
+        bench.widgets.flip_storage(&bench.client, "v1").await.unwrap();
+        bench
+    }
+
+    /// The CRD with v1alpha1 as storage version, and no object.
+    async fn installed(group: &str) -> Self {
+        let control_plane = ControlPlane::shared().await;
+        let client = control_plane.client().unwrap();
+        let widgets = Widgets::in_group(format!("{group}.example.com"));
+        widgets.install(&client, "v1alpha1").await.unwrap();
+        Self {
+            control_plane,
+            client,
+            widgets,
+        }
+    }
+
+    fn options(&self) -> Options {
+        let server = self.control_plane.apiserver().url().parse().unwrap();
+        Options {
+            settle: SETTLE,
+            api_servers: vec![server],
+            ..Options::default()
+        }
+    }
+
+    async fn engine(&self, options: Options) -> Engine {
+        self.engine_over(self.control_plane.admin().config().unwrap(), options)
+            .await
+    }
+
+    async fn engine_over(&self, config: Config, options: Options) -> Engine {
+        let writer = Writer::named("exuvia-test");
+        let client = writer.connect(config.clone()).unwrap();
+        Engine::new(&config, client, writer, self.widgets.crd_name(), options)
+            .await
+            .unwrap()
+    }
+
+    /// An engine whose every request goes through the proxy.
+    async fn engine_through(&self, proxy: &Proxy, options: Options) -> Engine {
+        let access = self.control_plane.admin().clone().at(proxy.url());
+        self.engine_over(access.config().unwrap(), options).await
+    }
+
+    async fn migrate(&self) -> Report {
+        self.engine(self.options()).await.run().await.unwrap()
+    }
+
+    async fn stored_versions(&self) -> Vec<String> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        crds.get(&self.widgets.crd_name())
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .stored_versions
+            .unwrap()
+    }
+
+    /// How many objects etcd holds at this version.
+    async fn stored_at(&self, version: &str) -> usize {
+        let counts = self
+            .control_plane
+            .stored(self.widgets.group(), "widgets")
+            .count_by_version()
+            .await
+            .unwrap();
+        counts
+            .get(&format!("{}/{version}", self.widgets.group()))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Name and uid of every object, from etcd's bytes.
+    async fn identities(&self) -> BTreeSet<(String, String)> {
+        let stored = self
+            .control_plane
+            .stored(self.widgets.group(), "widgets")
+            .all()
+            .await
+            .unwrap();
+        stored
+            .iter()
+            .map(|stored| {
+                let uid = stored.json().unwrap()["metadata"]["uid"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
+                (stored.key.clone(), uid)
+            })
+            .collect()
+    }
+
+    /// The oracle: at the etcd revision at which the CRD lost a version, no object was stored at it.
+    async fn assert_trimmed_rightly(&self, dropped: &str) {
+        let etcd = self.control_plane.etcd();
+        let key = format!(
+            "/registry/apiextensions.k8s.io/customresourcedefinitions/{}",
+            self.widgets.crd_name()
+        );
+        let crd = etcd.stored_under(&key).all().await.unwrap().remove(0);
+        let listed = crd.json().unwrap()["status"]["storedVersions"]
+            .as_array()
+            .unwrap()
+            .clone();
+        assert!(!listed.contains(&dropped.into()), "{listed:?}");
+        let then = self
+            .control_plane
+            .stored(self.widgets.group(), "widgets")
+            .at(crd.mod_revision)
+            .all()
+            .await
+            .unwrap();
+        let old = format!("{}/{dropped}", self.widgets.group());
+        let left: Vec<_> = then
+            .iter()
+            .filter(|s| s.api_version.as_ref() == Some(&old))
+            .collect();
+        assert!(
+            left.is_empty(),
+            "stored at {dropped} at the trim's revision: {left:?}"
+        );
+    }
+}
+
+/// Waits for a condition for a minute at most.
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), waiting)
+            .await
+            .is_ok(),
+        "waited for: {what}"
+    );
+}

@@ -1,0 +1,71 @@
+//! Why a sweep did not get to the end.
+
+use exuvia_write::ErrorClass;
+
+use crate::Report;
+
+/// Why a sweep did not get to the end. What it did until then is in the report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A page could not be had, after as many tries as the policy allows. Also when tokens expired again and again.
+    #[error("cannot list {resource}: {}", text(.source))]
+    List {
+        /// Plural and group: `widgets.example.dev`.
+        resource: String,
+        /// What kind of failure.
+        class: ErrorClass,
+        /// The last failure.
+        #[source]
+        source: Box<kube::Error>,
+        /// What was done until then.
+        report: Box<Report>,
+    },
+    /// [`Control::cancel`](crate::Control::cancel) was called.
+    #[error("the sweep of {resource} was cancelled")]
+    Cancelled {
+        /// Plural and group: `widgets.example.dev`.
+        resource: String,
+        /// What was done until then.
+        report: Box<Report>,
+    },
+}
+
+impl Error {
+    /// What was done until then.
+    pub fn report(&self) -> &Report {
+        match self {
+            Self::List { report, .. } | Self::Cancelled { report, .. } => report,
+        }
+    }
+
+    /// A bounded name in `CamelCase` for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::List { class, .. } => class.reason(),
+            Self::Cancelled { .. } => "Cancelled",
+        }
+    }
+
+    /// Whether it ended because it was told to.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled { .. })
+    }
+}
+
+/// kube prints a status twice; and of the transport's errors it is the last cause that tells.
+fn text(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} (http {})", status.message, status.code);
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let own = error.to_string();
+        if !text.contains(&own) {
+            text = format!("{text}: {own}");
+        }
+        cause = error.source();
+    }
+    text
+}
