@@ -3,6 +3,7 @@
 //! [`protocol`] decides and [`Engine`] carries out; the same engine serves a command line and an operator.
 
 pub mod audit;
+mod builtin;
 pub mod definition;
 pub mod droppable;
 mod engine;
@@ -21,6 +22,7 @@ pub mod servers;
 mod survey;
 mod verify;
 
+pub use builtin::migrate_builtin;
 pub use engine::{Activity, Advance, Engine};
 pub use error::Error;
 pub use optin::{EXCLUDE_ANNOTATION, OPT_IN_LABEL, OptIn, excluded};

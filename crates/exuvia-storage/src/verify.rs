@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exuvia_sweep::{ResourceVersion, Verdict};
-use exuvia_write::{Effect, Error, ErrorClass, Writer};
+use exuvia_write::{Effect, Error, Writer};
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
@@ -70,9 +70,10 @@ impl Verifier {
     ) -> Result<exuvia_write::Written<ObjectMeta>, Error> {
         let mut attempt = 1;
         loop {
-            let error = match self.writer.rewrite_unmoved(&self.api, &metadata).await {
-                Err(error) if error.class() == ErrorClass::Conflict => error,
-                result => return result,
+            // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
+            let error = match self.writer.once().rewrite_unmoved(&self.api, &metadata).await {
+                Ok(written) => return Ok(written),
+                Err(error) => error,
             };
             let Some(delay) = self.writer.retry_policy().after(attempt, error.class()) else {
                 return Err(error);

@@ -33,13 +33,24 @@ async fn bench() {
     for round in 0..2 {
         for fixed in [1usize, 4, 8, 16, 32, 64, 0, 0, 100] {
             w.flip_storage(&c, flip()).await.unwrap();
-            tokio::time::sleep(std::time::Duration::from_secs(4)).await; while api.list_metadata(&ListParams::default().limit(5)).await.is_err() { tokio::time::sleep(std::time::Duration::from_millis(200)).await; }
+            tokio::time::sleep(std::time::Duration::from_secs(4)).await;
             let client = writer.connect(cp.admin().config().unwrap()).unwrap();
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &w.resource("v1"));
             let (writer, api) = (&writer, &api);
+            while api.list_metadata(&ListParams::default().limit(5)).await.is_err() {
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
             let t = Instant::now();
             if fixed > 0 && fixed < 100 {
-                let metas: Vec<_> = api.list_metadata(&ListParams::default()).await.unwrap().items;
+                let m = std::sync::Mutex::new(vec![]);
+                Sweep::of(client.clone(), &w.resource("v1"))
+                    .run(|o| {
+                        m.lock().unwrap().push(o);
+                        std::future::ready(Verdict::skipped())
+                    })
+                    .await
+                    .unwrap();
+                let metas = m.into_inner().unwrap();
                 let t = Instant::now();
                 futures::stream::iter(metas)
                     .for_each_concurrent(fixed, |m| async move {

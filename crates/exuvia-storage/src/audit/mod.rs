@@ -134,3 +134,14 @@ pub async fn audit_with_progress(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_audit_can_be_spawned() {
+        fn is_send(_: &impl Send) {}
+        is_send(&audit(&Options::default()));
+    }
+}

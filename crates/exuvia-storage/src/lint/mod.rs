@@ -170,7 +170,7 @@ impl Report {
     fn add_unparsable(&mut self, file: &str, piece: &Piece<'_>, line: usize, why: &str) {
         let template = piece.text.contains("{{");
         let what = if template {
-            "this is a Helm template and no YAML".to_owned()
+            "this is a template ({{ … }}) and no YAML".to_owned()
         } else {
             format!("this is no YAML: {why}")
         };

@@ -96,24 +96,29 @@ impl Node {
 
 /// Reads the documents in `text`, whose first line has the number `first_line`. What was read before an error counts.
 pub(super) fn parse(text: &str, first_line: usize) -> (Vec<Document>, Option<Malformed>) {
-    let options = granit_parser::options! { emit_comments: false };
     let mut builder = Builder::default();
-    for event in Parser::new_from_str_with_options(text, options) {
-        let added = match event {
-            Ok((event, span)) => {
-                let line = |marker: granit_parser::Marker| first_line + marker.line().saturating_sub(1);
-                builder.add(event, line(span.start), line(span.end))
+    let (mut rest, mut line) = (text, first_line);
+    loop {
+        let before = builder.documents.len();
+        match builder.read(rest, line) {
+            Ok(()) => return (builder.documents, None),
+            Err(failure) => {
+                // kubectl also takes JSON objects one after the other, which are no YAML.
+                let next = failure.offset.and_then(|at| rest.get(at..));
+                let next = next.filter(|next| next.starts_with('{') && builder.documents.len() > before);
+                let Some(next) = next else {
+                    return (builder.documents, Some(failure.malformed));
+                };
+                (rest, line) = (next, failure.malformed.line);
             }
-            Err(error) => Err(Malformed {
-                line: first_line + error.marker().line().saturating_sub(1),
-                message: error.info(),
-            }),
-        };
-        if let Err(malformed) = added {
-            return (builder.documents, Some(malformed));
         }
     }
-    (builder.documents, None)
+}
+
+struct Failure {
+    malformed: Malformed,
+    /// Where in the text, if the parser knows.
+    offset: Option<usize>,
 }
 
 #[derive(Default)]
@@ -135,6 +140,27 @@ struct Open {
 }
 
 impl Builder {
+    fn read(&mut self, text: &str, first_line: usize) -> Result<(), Failure> {
+        let options = granit_parser::options! { emit_comments: false };
+        let line = |marker: granit_parser::Marker| first_line + marker.line().saturating_sub(1);
+        self.open.clear();
+        for event in Parser::new_from_str_with_options(text, options) {
+            let (event, span) = event.map_err(|error| Failure {
+                malformed: Malformed {
+                    line: line(*error.marker()),
+                    message: error.info(),
+                },
+                offset: error.marker().byte_offset(),
+            })?;
+            let added = self.add(event, line(span.start), line(span.end));
+            added.map_err(|malformed| Failure {
+                malformed,
+                offset: None,
+            })?;
+        }
+        Ok(())
+    }
+
     fn add(&mut self, event: Event<'_>, line: usize, last_line: usize) -> Result<(), Malformed> {
         match event {
             Event::DocumentStart(..) => {
@@ -305,6 +331,22 @@ mod tests {
                 .value
                 .get("missing")
                 .is_none()
+        );
+    }
+
+    #[test]
+    fn json_objects_may_follow_each_other() {
+        let (documents, malformed) = parse("{\"a\": \"ä\"}\n{\"a\": 2} {\n\"a\": 3}\n", 1);
+        assert!(malformed.is_none(), "{malformed:?}");
+        let lines: Vec<_> = documents
+            .iter()
+            .map(|document| document.root.get("a").map(|a| a.line))
+            .collect();
+        assert_eq!(lines, [Some(1), Some(2), Some(3)]);
+        let (documents, malformed) = parse("{\"a\": 1}\n{\"a\": [}\n", 1);
+        assert_eq!(
+            (documents.len(), malformed.map(|malformed| malformed.line)),
+            (1, Some(2))
         );
     }
 

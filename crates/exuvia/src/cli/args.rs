@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use exuvia_storage::{ManagedFields, Verify};
+use exuvia_storage::{ManagedFields, OptIn, Verify};
 
 use super::output::Format;
 
@@ -21,10 +21,11 @@ pub struct Cli {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show on a throw-away control plane what a storage version flip leaves behind
+    /// Show on a throw-away control plane what a storage version flip leaves behind, and how it is cured
     ///
     /// Starts a real etcd and kube-apiserver on this machine (no container, no cluster needed), installs a CRD, creates
-    /// objects, flips the storage version, and reads from etcd's own bytes what is stored. Everything ends with it.
+    /// objects, flips the storage version, reads from etcd's own bytes what is stored, migrates, and drops the old version.
+    /// Everything ends with it.
     Demo(DemoArgs),
     /// Show which CRDs still have old versions in storage, and what to do next
     Plan(PlanArgs),
@@ -77,6 +78,17 @@ pub struct OptInArgs {
     /// The label by which a CRD opts in, as key or key=value
     #[arg(long, default_value = "exuvia.dev/auto-migrate-storage-version=true")]
     pub opt_in_label: String,
+}
+
+impl OptInArgs {
+    /// What the flags say.
+    pub fn to_opt_in(&self) -> OptIn {
+        OptIn {
+            groups: self.groups.clone(),
+            ..OptIn::default()
+        }
+        .with_label(&self.opt_in_label)
+    }
 }
 
 /// Arguments of `exuvia plan`.
@@ -223,7 +235,9 @@ impl From<ManagedFieldsArg> for ManagedFields {
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h"))?;
     match unit {
         "ms" => Ok(Duration::from_millis(number)),
         "s" | "" => Ok(Duration::from_secs(number)),

@@ -2,12 +2,15 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::assets::Assets;
 use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_write::{Apply, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::DynamicObject;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -63,9 +66,13 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     let refusal = drop_old_version(&client, &widgets).await?;
     done("Dropping v1alpha1 from the CRD now is refused by the API server:");
     println!("    {refusal}\n");
-    println!(
-        "What is missing: `exuvia storage migrate`, which will rewrite these objects, prove it and drop v1alpha1."
-    );
+
+    migrate(&control_plane, &widgets).await?;
+    show_stored(&control_plane, &client, &widgets).await?;
+    widgets.drop_version(&client, "v1alpha1").await?;
+    done("v1alpha1 is dropped from the CRD, and the API server lets it go");
+    apply(&client, &widgets).await?;
+    done("Server-side apply to an object from before works: no field lost its owner");
 
     if args.keep {
         let kubeconfig = control_plane.admin().kubeconfig()?;
@@ -74,6 +81,43 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
         println!("    kubectl get widgets.{GROUP}\n");
         std::future::pending::<()>().await;
     }
+    Ok(())
+}
+
+/// `exuvia storage migrate`, as a library call.
+async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Result<()> {
+    let config = control_plane.admin().config()?;
+    let writer = Writer::named("exuvia");
+    let options = Options {
+        // One server, on this machine, that has shown the flip already: no need for the 60 s that a cluster wants.
+        settle: Duration::from_secs(2),
+        api_servers: vec![control_plane.apiserver().url().parse()?],
+        ..Options::default()
+    };
+    let client = writer.connect(config.clone())?;
+    let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options)
+        .await?
+        .watched_by(super::migrate::show(widgets.crd_name()));
+    let report = engine.run().await?;
+    if report.end != End::Migrated {
+        bail!("the migration did not end well: {:?}", report.end);
+    }
+    done("exuvia storage migrate:");
+    super::migrate::print_summary(&super::migrate::Summary {
+        report,
+        droppable_versions: vec!["v1alpha1".into()],
+    });
+    Ok(())
+}
+
+/// What breaks after the drop if managedFields still name the old version: HTTP 500, for any manager.
+async fn apply(client: &Client, widgets: &Widgets) -> anyhow::Result<()> {
+    let mut intent = DynamicObject::new("widget-0000", &widgets.resource("v1"));
+    intent.data = serde_json::json!({"spec": {"size": 2}});
+    let writer = Writer::named("demo");
+    writer
+        .apply(&widgets.api(client, "v1"), &intent, &Apply::default().force())
+        .await?;
     Ok(())
 }
 

@@ -1,13 +1,20 @@
 //! Carries out what the command line asks for.
 
 mod args;
+mod cluster;
 mod demo;
+mod droppable;
+mod migrate;
+mod output;
+mod plan;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::CommandFactory;
 
-pub use args::{Cli, Command, DemoArgs};
+pub use args::*;
+pub use output::Format;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
@@ -21,9 +28,29 @@ pub fn run(cli: Cli) -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo(args) => demo::run(args),
+        Command::Plan(args) => block_on(plan::run(&args)).map(|()| ExitCode::SUCCESS),
+        Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
+        Command::Storage(StorageCommand::Status(args)) => {
+            block_on(plan::status(&args)).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Storage(StorageCommand::Users(args)) => {
+            block_on(droppable::users(&args)).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Storage(StorageCommand::Droppable(args)) => {
+            // An exit code of its own: "no" must not be mistaken for "cannot tell".
+            return block_on(droppable::run(&args)).unwrap_or_else(|error| failed(&error, 2));
+        }
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|error| failed(&error, 1))
+}
+
+fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(code)
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Runtime::new()
+        .context("cannot start the async runtime")?
+        .block_on(work)
 }

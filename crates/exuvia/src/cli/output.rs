@@ -35,8 +35,11 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
-        let padded: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         padded.join("  ").trim_end().to_owned() + "\n"
     };
     let mut text = line(head.to_vec());
@@ -50,7 +53,13 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 mod tests {
     #[test]
     fn columns_line_up() {
-        let rows = [vec!["a".to_owned(), "b".to_owned()], vec!["longer".to_owned(), String::new()]];
-        assert_eq!(super::table(&["NAME", "X"], &rows), "NAME    X\na       b\nlonger\n");
+        let rows = [
+            vec!["a".to_owned(), "b".to_owned()],
+            vec!["longer".to_owned(), String::new()],
+        ];
+        assert_eq!(
+            super::table(&["NAME", "X"], &rows),
+            "NAME    X\na       b\nlonger\n"
+        );
     }
 }
