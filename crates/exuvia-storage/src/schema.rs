@@ -127,6 +127,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value)] // reads better at the place of use
     fn object(properties: Value) -> Value {
         json!({"type": "object", "properties": properties})
     }

@@ -4,6 +4,7 @@
 //! behind and then stores at the version before it; once awake it may still finish one request on its old ideas.
 
 #![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::too_many_lines)] // one match over all steps reads better than ten functions
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -142,7 +143,7 @@ fn environment(state: &State) -> Vec<State> {
         after.push(State {
             world,
             ..state.clone()
-        })
+        });
     };
     let world = &state.world;
     if let Some(old) = world.behind_at {
@@ -269,10 +270,8 @@ fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
             }
         }
         Step::Preflight => remember(&|pass| {
-            pass.preflight = Some(match world.prunes {
-                true => Preflight::Blocked(Blocked::Pruning),
-                false => Preflight::Passed,
-            });
+            let blocked = Preflight::Blocked(Blocked::Pruning);
+            pass.preflight = Some(if world.prunes { blocked } else { Preflight::Passed });
         }),
         Step::TakeR0 => {
             let mut taken = remember(&|pass| pass.r0 = "1".parse().ok());

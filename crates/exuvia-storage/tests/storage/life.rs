@@ -76,10 +76,10 @@ async fn writers_that_never_stop_lose_nothing() {
     let api = bench.widgets.api(&bench.client, "v1");
     let (stop, stopped) = tokio::sync::watch::channel(false);
     // Each writer counts up a field of its own, with the lock, on a few objects: a lost update would show as a gap.
-    let writing = async |writer: usize| {
+    let writing = async |writer: u64| {
         let mut written = 0_u64;
         while !*stopped.borrow() {
-            let name = format!("widget-{:04}", (written as usize * 7 + writer) % 30);
+            let name = format!("widget-{:04}", (written * 7 + writer) % 30);
             let Ok(object) = api.get(&name).await else {
                 continue;
             };

@@ -185,7 +185,7 @@ fn print_plan(targets: &[Target]) {
                 }
             }
             Target::BuiltIn(resource) => {
-                println!("{}: would rewrite its objects and verify that", resource.plural)
+                println!("{}: would rewrite its objects and verify that", resource.plural);
             }
         }
     }
