@@ -80,6 +80,7 @@ pub async fn migrate_builtin(
         writer: writer.clone(),
         api,
         proof: None,
+        status_fallback: options.status_fallback,
         sample: 1.0,
         found: Found::default(),
     };

@@ -501,6 +501,7 @@ impl Engine {
             writer: self.writer.clone(),
             api: self.api(),
             proof,
+            status_fallback: self.options.status_fallback,
             sample: sample_share(self.report.rewrite.done()),
             found: Found::default(),
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exuvia_sweep::{ResourceVersion, Verdict};
-use exuvia_write::{Effect, Error, Writer};
+use exuvia_write::{Effect, Error, ErrorClass, Writer};
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
@@ -23,6 +23,7 @@ pub(crate) struct Verifier {
     pub(crate) api: Api<DynamicObject>,
     /// `Some`: a resourceVersion above it proves an object. `None`: nothing does.
     pub(crate) proof: Option<ResourceVersion>,
+    pub(crate) status_fallback: bool,
     /// See [`sample_share`].
     pub(crate) sample: f64,
     pub(crate) found: Found,
@@ -73,6 +74,9 @@ impl Verifier {
             // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
             let error = match self.writer.once().rewrite_unmoved(&self.api, &metadata).await {
                 Ok(written) => return Ok(written),
+                Err(error) if self.status_fallback && error.class() == ErrorClass::Denied => {
+                    return self.writer.rewrite_through_status(&self.api, &metadata).await;
+                }
                 Err(error) => error,
             };
             let Some(delay) = self.writer.retry_policy().after(attempt, error.class()) else {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod edges;
 mod life;
 mod obstacles;
 mod ownership;
