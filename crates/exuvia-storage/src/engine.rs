@@ -148,12 +148,16 @@ impl Engine {
     /// Steps until the trim is made or something stands in the way. The patrol is not waited for: see
     /// [`advance`](Self::advance).
     pub async fn run(&mut self) -> Result<Report, Error> {
+        let started = Instant::now();
+        self.report.end = self.run_to_end().await?;
+        self.report.timings.all += started.elapsed().as_secs_f64();
+        Ok(self.report.clone())
+    }
+
+    async fn run_to_end(&mut self) -> Result<End, Error> {
         loop {
             match self.advance().await? {
-                Advance::Stepped if self.is_migrated() => {
-                    self.report.end = End::Migrated;
-                    return Ok(self.report.clone());
-                }
+                Advance::Stepped if self.is_migrated() => return Ok(End::Migrated),
                 Advance::Stepped => {}
                 Advance::Wait(time) => {
                     (self.watcher)(Activity::Settling(time));
@@ -164,22 +168,10 @@ impl Engine {
                         () = self.control.cancelled() => {}
                     }
                 }
-                Advance::Held(hold) => {
-                    self.report.end = self.ended(&hold);
-                    return Ok(self.report.clone());
-                }
-                Advance::Done => {
-                    self.report.end = if self.is_migrated() {
-                        End::Migrated
-                    } else {
-                        End::Clean
-                    };
-                    return Ok(self.report.clone());
-                }
-                Advance::Cancelled => {
-                    self.report.end = End::Cancelled;
-                    return Ok(self.report.clone());
-                }
+                Advance::Held(hold) => return Ok(self.ended(&hold)),
+                Advance::Done if self.is_migrated() => return Ok(End::Migrated),
+                Advance::Done => return Ok(End::Clean),
+                Advance::Cancelled => return Ok(End::Cancelled),
             }
         }
     }
@@ -206,13 +198,23 @@ impl Engine {
         }
         let observed = self.observe().await?;
         let step = protocol::next(&observed);
+        let started = Instant::now();
         tracing::debug!(crd = %self.name, ?step, "next step");
         match step {
             Step::Begin => self.begin(),
-            Step::Preflight => self.preflight().await?,
+            Step::Preflight => {
+                self.preflight().await?;
+                self.report.timings.preflight += started.elapsed().as_secs_f64();
+            }
             Step::TakeR0 => self.take_r0().await?,
-            Step::Rewrite => self.rewrite().await?,
-            Step::Verify { full } => self.verify(full).await?,
+            Step::Rewrite => {
+                self.rewrite().await?;
+                self.report.timings.rewrite += started.elapsed().as_secs_f64();
+            }
+            Step::Verify { full } => {
+                self.verify(full).await?;
+                self.report.timings.verify += started.elapsed().as_secs_f64();
+            }
             Step::Trim(old) => self.trim(&old).await?,
             Step::Patrol => self.patrol().await?,
             Step::Wait(time) => return Ok(Advance::Wait(time)),
@@ -368,6 +370,7 @@ impl Engine {
         let unfinished = done.tally.failed + done.tally.conflict;
         self.report.rewrite = done.tally;
         self.report.failures = done.failures;
+        self.report.peak_concurrency = done.peak_concurrency;
         self.remember(|pass| pass.rewrite = Some(SweepEnd { unfinished }));
         Ok(())
     }

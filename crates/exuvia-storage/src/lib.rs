@@ -30,5 +30,5 @@ pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners};
 pub use preflight::{Obstacle, Pruned};
 pub use redact::redact;
-pub use report::{End, Report, Verified};
+pub use report::{End, Report, Timings, Verified};
 pub use survey::Survey;

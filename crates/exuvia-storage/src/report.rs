@@ -26,6 +26,10 @@ pub struct Report {
     pub verify: Tally,
     /// How that one verified.
     pub verified: Option<Verified>,
+    /// Where the time went.
+    pub timings: Timings,
+    /// How many objects were in work at once at the most.
+    pub peak_concurrency: usize,
     /// Objects that change with every write, because a webhook stamps them. No failure.
     pub mutated: u64,
     /// Objects that were not done, by name as far as they are remembered, and by class.
@@ -68,4 +72,17 @@ pub enum Verified {
     Proof,
     /// By a patch of every object.
     Full,
+}
+
+/// Seconds that each part took; what was done twice counts twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timings {
+    /// Looking at metadata, dry-runs, the search for fields that would be pruned.
+    pub preflight: f64,
+    /// The rewrite sweep.
+    pub rewrite: f64,
+    /// The verify sweep.
+    pub verify: f64,
+    /// Everything, waiting included.
+    pub all: f64,
 }

@@ -163,7 +163,7 @@ pub enum Fault {
     #[error("belongs to another etcd cluster than the endpoints before it; name members of one cluster")]
     OtherCluster,
     /// Any other answer.
-    #[error("answers {status}: {message}; see the log of etcd")]
+    #[error("answers {status} ({message}); is this etcd's client port? then its log tells more")]
     Status {
         /// The HTTP status.
         status: u16,

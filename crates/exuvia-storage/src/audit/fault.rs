@@ -99,7 +99,8 @@ pub(super) fn of_status(status: u16, body: &[u8]) -> Option<Fault> {
     }
     Some(match status {
         404 => Fault::NoGateway,
-        401 | 403 => Fault::AuthEnabled(message),
+        // Others refuse as well: an API server, a proxy.
+        401 | 403 if message.contains("etcdserver") => Fault::AuthEnabled(message),
         400 if message.contains("user name is empty") => Fault::AuthEnabled(message),
         400 if message.contains("HTTP request to an HTTPS server") => Fault::NotHttp(message),
         _ => Fault::Status { status, message },

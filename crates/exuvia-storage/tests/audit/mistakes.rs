@@ -62,7 +62,17 @@ async fn an_api_server_is_no_etcd() {
         ..options(control_plane)
     };
     let error = audit(&options).await.unwrap_err();
-    assert!(matches!(error, Error::NoAnswer(_)), "{error}");
+    assert!(
+        error.to_string().contains("is this etcd's client port?"),
+        "{error}"
+    );
+    assert!(matches!(
+        fault(error),
+        Fault::Status {
+            status: 401 | 403,
+            ..
+        }
+    ));
 }
 
 #[tokio::test]

@@ -59,10 +59,10 @@ pub struct DemoArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
     /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub context: Option<String>,
     /// How to print results
     #[arg(short, long, value_enum, default_value_t)]
@@ -113,9 +113,13 @@ pub enum StorageCommand {
     /// Show storage version, stored versions and droppable versions of CRDs
     Status(StatusArgs),
     /// Say whether a version may be dropped: exit code 0 yes, 1 no, 2 error
-    Droppable(VersionArgs),
-    /// Show who writes at a version
+    Droppable(DroppableArgs),
+    /// Show who writes at a version, and who reads it
     Users(VersionArgs),
+    /// Fail manifests in which a CRD is neither opted in nor excluded with a reason
+    Lint(LintArgs),
+    /// Read etcd itself and count objects by stored version: the only proof there is
+    Audit(AuditArgs),
 }
 
 /// Arguments of `exuvia storage status`.
@@ -138,6 +142,62 @@ pub struct VersionArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,
+}
+
+/// Arguments of `exuvia storage droppable`.
+#[derive(Clone, Debug, Args)]
+pub struct DroppableArgs {
+    /// The CRD's name, such as widgets.example.com
+    #[arg(required_unless_present = "filename")]
+    pub crd: Option<String>,
+    /// The version, such as v1alpha1
+    #[arg(required_unless_present = "filename")]
+    pub version: Option<String>,
+    /// Manifests of CRDs as they are to be: every version that they no longer have must be droppable
+    #[arg(short, long, conflicts_with_all = ["crd", "version"])]
+    pub filename: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+}
+
+/// Arguments of `exuvia storage lint`.
+#[derive(Clone, Debug, Args)]
+pub struct LintArgs {
+    /// Files and directories of manifests, or - for standard input (such as `helm template …`)
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub opt_in: OptInArgs,
+    /// How to print results
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+/// Arguments of `exuvia storage audit`.
+#[derive(Clone, Debug, Args)]
+pub struct AuditArgs {
+    /// Resources by name (widgets.example.com, secrets); none: all
+    pub resources: Vec<String>,
+    /// etcd's client URL (repeatable; tried in this order)
+    #[arg(long, required = true)]
+    pub etcd_endpoint: Vec<String>,
+    /// The authority that signed etcd's certificate
+    #[arg(long)]
+    pub cacert: Option<PathBuf>,
+    /// A client certificate
+    #[arg(long, requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of the client certificate
+    #[arg(long, requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The key below which the API server keeps everything
+    #[arg(long, default_value = "/registry")]
+    pub etcd_prefix: String,
+    /// How to print results
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
 }
 
 /// Arguments of `exuvia storage migrate`.

@@ -1,15 +1,17 @@
 //! `exuvia storage droppable` and `users`: what holds a version, as an exit code and by name.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, anyhow, bail};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Blocker, blockers};
 use exuvia_storage::{Owner, Survey};
 use exuvia_sweep::Sweep;
 use serde::Serialize;
 
-use super::args::VersionArgs;
+use super::args::{DroppableArgs, VersionArgs};
 use super::cluster::Cluster;
 use super::output::table;
 use super::plan::definitions;
@@ -24,39 +26,63 @@ struct Verdict {
 }
 
 /// Exit code 0: yes; 1: no. Errors are the caller's, as 2.
-pub(super) async fn run(args: &VersionArgs) -> anyhow::Result<ExitCode> {
-    let (definition, survey) = look(args).await?;
-    if definition.version(&args.version).is_none() {
-        bail!(
-            "{} has no version {}: it has {}",
-            args.crd,
-            args.version,
-            versions(&definition)
-        );
-    }
-    let blockers = blockers(&definition, &args.version, &survey.owners);
-    let verdict = Verdict {
-        crd: args.crd.clone(),
-        version: args.version.clone(),
-        droppable: blockers.is_empty(),
-        blockers,
+pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::connect(&args.cluster).await?;
+    let questions = match (&args.filename, &args.crd, &args.version) {
+        (Some(path), ..) => removed_versions(&cluster, path).await?,
+        (None, Some(crd), Some(version)) => vec![(crd.clone(), version.clone())],
+        _ => bail!("name a CRD and a version, or give -f"),
     };
-    args.cluster.output.print(&verdict, || {
-        if verdict.droppable {
-            println!("yes: nothing holds {} of {}", args.version, args.crd);
-        } else {
-            println!("no: {} of {} is held by", args.version, args.crd);
-            verdict
-                .blockers
-                .iter()
-                .for_each(|blocker| println!("  {blocker}"));
+    let mut verdicts = Vec::new();
+    for (crd, version) in questions {
+        let (definition, survey) = look(&cluster, &crd).await?;
+        if definition.version(&version).is_none() {
+            bail!("{crd} has no version {version}: it has {}", versions(&definition));
+        }
+        let blockers = blockers(&definition, &version, &survey.owners);
+        verdicts.push(Verdict { crd, version, droppable: blockers.is_empty(), blockers });
+    }
+    args.cluster.output.print(&verdicts, || {
+        if verdicts.is_empty() {
+            println!("yes: the manifests drop no version");
+        }
+        for Verdict { crd, version, droppable, blockers } in &verdicts {
+            if *droppable {
+                println!("yes: nothing holds {version} of {crd}");
+            } else {
+                println!("no: {version} of {crd} is held by");
+                for blocker in blockers {
+                    println!("  {blocker}");
+                }
+            }
         }
     })?;
-    Ok(if verdict.droppable {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    let all = verdicts.iter().all(|verdict| verdict.droppable);
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// What the cluster's CRDs have and the manifests' no longer do.
+async fn removed_versions(cluster: &Cluster, path: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the manifests {}", path.display()))?;
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text)
+        .map_err(|e| anyhow!("{} is no YAML: {e}", path.display()))?;
+    let current = definitions(cluster).await?;
+    let mut removed = Vec::new();
+    let mut crds = 0;
+    for document in documents.iter().filter(|d| d["kind"] == "CustomResourceDefinition") {
+        crds += 1;
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let kept: Vec<&str> =
+            document["spec"]["versions"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
+        let Some(definition) = current.iter().find(|definition| definition.name == name) else { continue };
+        let gone = definition.versions.iter().filter(|version| !kept.contains(&version.name.as_str()));
+        removed.extend(gone.map(|version| (name.to_owned(), version.name.clone())));
+    }
+    if crds == 0 {
+        bail!("there is no CRD in {}: is the path right?", path.display());
+    }
+    Ok(removed)
 }
 
 #[derive(Serialize)]
@@ -68,7 +94,8 @@ struct User {
 }
 
 pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
-    let (definition, survey) = look(args).await?;
+    let cluster = Cluster::connect(&args.cluster).await?;
+    let (definition, survey) = look(&cluster, &args.crd).await?;
     let api_version = definition.api_version(&args.version);
     let users: Vec<User> = survey
         .owners
@@ -78,7 +105,17 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
             owner: owner.clone(),
         })
         .collect();
-    args.cluster.output.print(&users, || {
+    let requests = requests(&cluster, &definition, &args.version).await;
+    let answer = serde_json::json!({"writers": users, "requestsSinceServerStart": requests});
+    args.cluster.output.print(&answer, || {
+        match &requests {
+            Some(requests) if requests.is_empty() => println!("no request for it since the API server started"),
+            Some(requests) => {
+                let counts: Vec<String> = requests.iter().map(|(verb, count)| format!("{count} {verb}")).collect();
+                println!("requests for it since the API server started: {}", counts.join(", "));
+            }
+            None => println!("requests for it: not known, /metrics of the API server may not be read"),
+        }
         if users.is_empty() {
             println!("nobody owns fields of {} at {}", args.crd, args.version);
             return;
@@ -102,22 +139,38 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     })
 }
 
-async fn look(args: &VersionArgs) -> anyhow::Result<(Definition, Survey)> {
-    let cluster = Cluster::connect(&args.cluster).await?;
-    let all = definitions(&cluster).await?;
-    let Some(definition) = all.into_iter().find(|definition| definition.name == args.crd) else {
-        bail!(
-            "there is no CRD named {}: see `exuvia plan` for what there is",
-            args.crd
-        );
+/// Requests for this version by verb, from the metrics of the API server that answers; dry-runs are not counted.
+/// A counter since that server's start: compare two calls to see whether it still grows.
+async fn requests(cluster: &Cluster, definition: &Definition, version: &str) -> Option<BTreeMap<String, u64>> {
+    let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
+    let metrics = cluster.client.request_text(request).await.ok()?;
+    let mut counts = BTreeMap::new();
+    for line in metrics.lines().filter_map(|line| line.strip_prefix("apiserver_request_total{")) {
+        let Some((labels, count)) = line.rsplit_once("} ") else { continue };
+        let has = |name: &str, value: &str| labels.contains(&format!("{name}=\"{value}\""));
+        let ours = has("group", &definition.group)
+            && has("version", version)
+            && has("resource", &definition.plural)
+            && has("dry_run", "");
+        let verb = labels.split("verb=\"").nth(1).and_then(|rest| rest.split('"').next());
+        if let (true, Some(verb), Ok(count)) = (ours, verb, count.trim().parse::<f64>()) {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a counter
+            let count = count as u64;
+            *counts.entry(verb.to_owned()).or_default() += count;
+        }
+    }
+    Some(counts)
+}
+
+async fn look(cluster: &Cluster, crd: &str) -> anyhow::Result<(Definition, Survey)> {
+    let all = definitions(cluster).await?;
+    let Some(definition) = all.into_iter().find(|definition| definition.name == crd) else {
+        bail!("there is no CRD named {crd}: see `exuvia plan` for what there is");
     };
     let Some(endpoint) = definition.endpoint() else {
-        bail!(
-            "no version of {} is served, so its objects cannot be looked at: serve one",
-            args.crd
-        );
+        bail!("no version of {crd} is served, so its objects cannot be looked at: serve one");
     };
-    let survey = Survey::of(Sweep::of(cluster.client, &definition.resource(endpoint))).await?;
+    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
     Ok((definition, survey))
 }
 

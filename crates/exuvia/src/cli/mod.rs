@@ -1,9 +1,11 @@
 //! Carries out what the command line asks for.
 
 mod args;
+mod audit;
 mod cluster;
 mod demo;
 mod droppable;
+mod lint;
 mod migrate;
 mod output;
 mod plan;
@@ -36,6 +38,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Storage(StorageCommand::Users(args)) => {
             block_on(droppable::users(&args)).map(|()| ExitCode::SUCCESS)
         }
+        Command::Storage(StorageCommand::Lint(args)) => lint::run(&args),
+        Command::Storage(StorageCommand::Audit(args)) => block_on(audit::run(&args)),
         Command::Storage(StorageCommand::Droppable(args)) => {
             // An exit code of its own: "no" must not be mistaken for "cannot tell".
             return block_on(droppable::run(&args)).unwrap_or_else(|error| failed(&error, 2));
