@@ -38,6 +38,9 @@ enum Chore {
         /// What to measure
         #[arg(value_enum)]
         what: Bench,
+        /// For the benchmark itself, such as `--objects 1000`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
     },
 }
 
@@ -47,6 +50,8 @@ enum Bench {
     Testenv,
     /// What a merge diff costs
     Write,
+    /// Storage migration next to a bare client and the in-tree migrator
+    Storage,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -61,8 +66,16 @@ fn main() -> anyhow::Result<()> {
         }
         Chore::Testenv => testenv(&Binary::ALL),
         Chore::Generate { check } => generate::run(check),
-        Chore::Bench { what: Bench::Testenv } => bench_testenv(),
-        Chore::Bench { what: Bench::Write } => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
+        Chore::Bench {
+            what: Bench::Testenv, ..
+        } => bench_testenv(),
+        Chore::Bench {
+            what: Bench::Write, ..
+        } => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
+        Chore::Bench {
+            what: Bench::Storage,
+            args,
+        } => bench_storage(&args),
     }
 }
 
@@ -107,6 +120,20 @@ fn bench_testenv() -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+fn bench_storage(args: &[String]) -> anyhow::Result<()> {
+    testenv(&[Binary::Etcd, Binary::KubeApiserver, Binary::KubeControllerManager])?;
+    run(&mut cargo(&[
+        "build",
+        "--release",
+        "--package",
+        "exuvia",
+        "--package",
+        "exuvia-bench",
+    ]))?;
+    let mut command = cargo(&["run", "--release", "--package", "exuvia-bench", "--"]);
+    run(command.args(["--exuvia", "target/release/exuvia"]).args(args))
 }
 
 fn cargo(args: &[&str]) -> Command {

@@ -25,7 +25,7 @@ mod verify;
 pub use builtin::migrate_builtin;
 pub use engine::{Activity, Advance, Engine};
 pub use error::Error;
-pub use optin::{EXCLUDE_ANNOTATION, OPT_IN_LABEL, OptIn, excluded};
+pub use optin::{EXCLUDE_ANNOTATION, NotALabel, OPT_IN_LABEL, OptIn, OptInLabel, excluded, is_in_groups};
 pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners};
 pub use preflight::{Obstacle, Pruned};

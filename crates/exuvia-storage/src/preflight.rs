@@ -48,6 +48,47 @@ pub enum Obstacle {
     NothingServed,
 }
 
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoAnswer {
+                object,
+                version,
+                message,
+            } => {
+                write!(
+                    f,
+                    "a dry-run write of {object} at {version} was not answered: {message}"
+                )
+            }
+            Self::NoList { message } => write!(f, "the objects cannot be listed: {message}"),
+            Self::Pruning { objects, examples } => {
+                write!(f, "the rewrite would erase fields of {objects} objects")?;
+                if let Some(Pruned {
+                    object,
+                    field,
+                    version,
+                }) = examples.first()
+                {
+                    write!(f, " ({object} holds {field}, which only {version} knows)")?;
+                }
+                f.write_str(
+                    ": add the field to the storage version, or accept the loss with --accept-pruning",
+                )
+            }
+            Self::Unreadable { version, fields } => write!(
+                f,
+                "{version} is not served, and only it knows {}: serve it so that objects can be looked at, or accept the \
+                 loss with --accept-pruning",
+                fields.join(", ")
+            ),
+            Self::NothingServed => {
+                f.write_str("no version is served, so no object can be asked for: serve one")
+            }
+        }
+    }
+}
+
 /// A field that the rewrite would erase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pruned {

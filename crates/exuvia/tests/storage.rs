@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 async fn exuvia(kubeconfig: PathBuf, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
     command.args(args).env("KUBECONFIG", kubeconfig);
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
 }
 
 async fn admin(args: &[&str]) -> Output {
@@ -46,9 +48,15 @@ async fn plan_migrate_droppable_tell_one_story() {
 
     let plan = json_of(&admin(&["plan", "--groups", "story.example.com", "-o", "json"]).await);
     assert_eq!(plan[0]["storedVersions"], json!(["v1alpha1", "v1"]));
-    assert_eq!((&plan[0]["objects"], &plan[0]["optedIn"]), (&json!(30), &json!("no")));
+    assert_eq!(
+        (&plan[0]["objects"], &plan[0]["optedIn"]),
+        (&json!(30), &json!("no"))
+    );
     let shown = text(&admin(&["plan", "--groups", "story.example.com"]).await.stdout);
-    assert!(shown.starts_with("CRD ") && shown.contains(&format!("exuvia storage migrate {crd}")), "{shown}");
+    assert!(
+        shown.starts_with("CRD ") && shown.contains(&format!("exuvia storage migrate {crd}")),
+        "{shown}"
+    );
 
     let no = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     assert_eq!(no.status.code(), Some(1));
@@ -56,19 +64,45 @@ async fn plan_migrate_droppable_tell_one_story() {
 
     let would = text(&admin(&["storage", "migrate", &crd, "--dry-run"]).await.stdout);
     assert!(would.contains("trim v1alpha1"), "{would}");
-    let counts = control_plane.stored("story.example.com", "widgets").count_by_version().await.unwrap();
-    assert_eq!(counts["story.example.com/v1alpha1"], 30, "a dry run changes nothing");
+    let counts = control_plane
+        .stored("story.example.com", "widgets")
+        .count_by_version()
+        .await
+        .unwrap();
+    assert_eq!(
+        counts["story.example.com/v1alpha1"], 30,
+        "a dry run changes nothing"
+    );
 
-    let done = admin(&["storage", "migrate", &crd, "--settle", "300ms", "--apiserver", server]).await;
+    let done = admin(&[
+        "storage",
+        "migrate",
+        &crd,
+        "--settle",
+        "300ms",
+        "--apiserver",
+        server,
+    ])
+    .await;
     let said = text(&done.stdout);
     assert!(done.status.success(), "{said}{}", text(&done.stderr));
-    assert!(said.contains("30 rewritten") && said.contains("may be dropped from the CRD: v1alpha1"), "{said}");
+    assert!(
+        said.contains("30 rewritten") && said.contains("may be dropped from the CRD: v1alpha1"),
+        "{said}"
+    );
 
     let yes = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     assert_eq!(yes.status.code(), Some(0), "{}", text(&yes.stdout));
     let status = json_of(&admin(&["storage", "status", &crd, "-o", "json"]).await);
-    assert_eq!((&status[0]["droppable"], &status[0]["verdict"]), (&json!(["v1alpha1"]), &json!("clean")));
-    let again = text(&admin(&["storage", "migrate", &crd, "--settle", "300ms"]).await.stdout);
+    assert_eq!(
+        (&status[0]["droppable"], &status[0]["verdict"]),
+        (&json!(["v1alpha1"]), &json!("clean"))
+    );
+    let again = text(
+        &admin(&["storage", "migrate", &crd, "--settle", "300ms"])
+            .await
+            .stdout,
+    );
     assert!(again.contains("clean, nothing was written"), "{again}");
 }
 
@@ -78,18 +112,45 @@ async fn a_writer_at_the_old_version_is_shown_and_keeps_the_answer_at_no() {
     let widgets = flipped("users.example.com", 3).await;
     let crd = widgets.crd_name();
     let server = ControlPlane::shared().await.apiserver().url();
-    assert!(admin(&["storage", "migrate", &crd, "--settle", "300ms", "--apiserver", server]).await.status.success());
-    let params = PatchParams { field_manager: Some("laggard".into()), ..PatchParams::default() };
+    assert!(
+        admin(&[
+            "storage",
+            "migrate",
+            &crd,
+            "--settle",
+            "300ms",
+            "--apiserver",
+            server
+        ])
+        .await
+        .status
+        .success()
+    );
+    let params = PatchParams {
+        field_manager: Some("laggard".into()),
+        ..PatchParams::default()
+    };
     let patch = Patch::Merge(json!({"spec": {"size": 5}}));
-    widgets.api(&client, "v1alpha1").patch("widget-0002", &params, &patch).await.unwrap();
+    widgets
+        .api(&client, "v1alpha1")
+        .patch("widget-0002", &params, &patch)
+        .await
+        .unwrap();
 
     let users = json_of(&admin(&["storage", "users", &crd, "v1alpha1", "-o", "json"]).await);
     assert_eq!(users["writers"][0]["manager"], "laggard");
     assert_eq!(users["writers"][0]["objects"], 1);
-    assert!(users["requestsSinceServerStart"]["PATCH"].as_u64().unwrap() >= 1, "{users}");
+    assert!(
+        users["requestsSinceServerStart"]["PATCH"].as_u64().unwrap() >= 1,
+        "{users}"
+    );
     let no = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     assert_eq!(no.status.code(), Some(1));
-    assert!(text(&no.stdout).contains("ownership: laggard"), "{}", text(&no.stdout));
+    assert!(
+        text(&no.stdout).contains("ownership: laggard"),
+        "{}",
+        text(&no.stdout)
+    );
 
     // The same question, asked about the manifests of the next release.
     let mut next = widgets.crd("v1");
@@ -97,7 +158,13 @@ async fn a_writer_at_the_old_version_is_shown_and_keeps_the_answer_at_no() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), next.to_string()).unwrap();
     let no = admin(&["storage", "droppable", "-f", file.path().to_str().unwrap()]).await;
-    assert_eq!(no.status.code(), Some(1), "{}{}", text(&no.stdout), text(&no.stderr));
+    assert_eq!(
+        no.status.code(),
+        Some(1),
+        "{}{}",
+        text(&no.stdout),
+        text(&no.stderr)
+    );
 }
 
 #[tokio::test]
@@ -107,24 +174,54 @@ async fn labelled_takes_opted_in_crds_of_the_groups_and_leaves_others_alone() {
     let client = control_plane.client().unwrap();
     let crds: kube::Api<CustomResourceDefinition> = kube::Api::all(client);
     let mut all = Vec::new();
-    for group in ["in.labelled.io", "plain.labelled.io", "excluded.labelled.io", "in.badlabelled.io"] {
+    for group in [
+        "in.labelled.io",
+        "plain.labelled.io",
+        "excluded.labelled.io",
+        "in.badlabelled.io",
+    ] {
         all.push(flipped(group, 2).await);
     }
     let label = json!({"metadata": {"labels": {"vendor.io/migrate": "yes"}}});
     let mut excluded = label.clone();
     excluded["metadata"]["annotations"] = json!({"exuvia.dev/exclude-storage-version-migration": "not ours"});
     for (widgets, patch) in [(&all[0], &label), (&all[2], &excluded), (&all[3], &label)] {
-        crds.patch(&widgets.crd_name(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        crds.patch(&widgets.crd_name(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
     }
     let server = control_plane.apiserver().url();
-    let args = ["storage", "migrate", "--labelled", "--groups", "labelled.io", "--opt-in-label", "vendor.io/migrate=yes"];
-    let args: Vec<&str> = args.into_iter().chain(["--settle", "300ms", "--apiserver", server, "-o", "json"]).collect();
+    let args = [
+        "storage",
+        "migrate",
+        "--labelled",
+        "--groups",
+        "labelled.io",
+        "--opt-in-label",
+        "vendor.io/migrate=yes",
+    ];
+    let args: Vec<&str> = args
+        .into_iter()
+        .chain(["--settle", "300ms", "--apiserver", server, "-o", "json"])
+        .collect();
     let summary = json_of(&admin(&args).await);
-    let names: Vec<&str> = summary.as_array().unwrap().iter().map(|s| s["resource"].as_str().unwrap()).collect();
+    let names: Vec<&str> = summary
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["resource"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["widgets.in.labelled.io"]);
     for (widgets, at_old) in all.iter().zip([0, 2, 2, 2]) {
-        let counts = control_plane.stored(widgets.group(), "widgets").count_by_version().await.unwrap();
-        let old = counts.get(&format!("{}/v1alpha1", widgets.group())).copied().unwrap_or_default();
+        let counts = control_plane
+            .stored(widgets.group(), "widgets")
+            .count_by_version()
+            .await
+            .unwrap();
+        let old = counts
+            .get(&format!("{}/v1alpha1", widgets.group()))
+            .copied()
+            .unwrap_or_default();
         assert_eq!(old, at_old, "{}", widgets.group());
     }
 }
@@ -138,32 +235,81 @@ async fn audit_counts_what_etcd_holds_and_names_offenders() {
     let behind = admin(&["storage", "audit", &crd, "--etcd-endpoint", endpoint]).await;
     let said = text(&behind.stdout);
     assert_eq!(behind.status.code(), Some(1), "{said}{}", text(&behind.stderr));
-    assert!(said.contains("audited.example.com/v1alpha1: 4") && said.contains("default/widget-0000"), "{said}");
+    assert!(
+        said.contains("audited.example.com/v1alpha1: 4") && said.contains("default/widget-0000"),
+        "{said}"
+    );
     let server = control_plane.apiserver().url();
-    assert!(admin(&["storage", "migrate", &crd, "--settle", "300ms", "--apiserver", server]).await.status.success());
+    assert!(
+        admin(&[
+            "storage",
+            "migrate",
+            &crd,
+            "--settle",
+            "300ms",
+            "--apiserver",
+            server
+        ])
+        .await
+        .status
+        .success()
+    );
     let current = admin(&["storage", "audit", &crd, "--etcd-endpoint", endpoint]).await;
     assert!(current.status.success(), "{}", text(&current.stdout));
 }
 
 #[tokio::test]
 async fn bad_input_is_one_sentence_and_a_code() {
-    let nobody = ControlPlane::shared().await.user("nobody", &[]).unwrap().kubeconfig().unwrap();
+    let nobody = ControlPlane::shared()
+        .await
+        .user("nobody", &[])
+        .unwrap()
+        .kubeconfig()
+        .unwrap();
     let admin = ControlPlane::shared().await.admin().kubeconfig().unwrap();
     let empty = tempfile::tempdir().unwrap();
     let nothing = empty.path().to_str().unwrap();
     for (kubeconfig, args, code, part) in [
-        (&admin, vec!["storage", "migrate", "nonsense.example.com"], 1, "no CRD or built-in resource named nonsense"),
-        (&admin, vec!["storage", "droppable", "nonsense.example.com", "v1"], 2, "no CRD named nonsense.example.com"),
-        (&admin, vec!["storage", "status", "nonsense"], 1, "no CRD named nonsense"),
+        (
+            &admin,
+            vec!["storage", "migrate", "nonsense.example.com"],
+            1,
+            "no CRD or built-in resource named nonsense",
+        ),
+        (
+            &admin,
+            vec!["storage", "droppable", "nonsense.example.com", "v1"],
+            2,
+            "no CRD named nonsense.example.com",
+        ),
+        (
+            &admin,
+            vec!["storage", "status", "nonsense"],
+            1,
+            "no CRD named nonsense",
+        ),
         (&nobody, vec!["plan"], 1, "forbidden"),
         (&PathBuf::from("/nonexistent"), vec!["plan"], 1, "set KUBECONFIG"),
-        (&admin, vec!["storage", "audit", "--etcd-endpoint", "http://127.0.0.1:1"], 1, "127.0.0.1:1"),
-        (&admin, vec!["storage", "lint", "/nonexistent"], 1, "/nonexistent does not exist"),
+        (
+            &admin,
+            vec!["storage", "audit", "--etcd-endpoint", "http://127.0.0.1:1"],
+            1,
+            "127.0.0.1:1",
+        ),
+        (
+            &admin,
+            vec!["storage", "lint", "/nonexistent"],
+            1,
+            "/nonexistent does not exist",
+        ),
     ] {
         let output = exuvia(kubeconfig.clone(), &args).await;
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
-        assert!(error.starts_with("error: ") && error.lines().count() == 1, "{args:?}: {error}");
+        assert!(
+            error.starts_with("error: ") && error.lines().count() == 1,
+            "{args:?}: {error}"
+        );
         assert!(error.contains(part), "{args:?}: {error}");
     }
     let lint = exuvia(admin, &["storage", "lint", nothing]).await;

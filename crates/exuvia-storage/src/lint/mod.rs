@@ -17,70 +17,22 @@ mod report;
 mod rule;
 mod yaml;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::str::FromStr;
 
 pub use input::Input;
 pub use report::{Finding, Note, Outcome, Reason, Report};
 
+use crate::optin::{EXCLUDE_ANNOTATION, OptInLabel};
 use document::{Piece, mentions_crd};
 use rule::{Crd, Decision};
 use yaml::{Document, Node};
-
-/// The label that opts a CRD in, unless another is configured.
-pub const OPT_IN_LABEL: &str = "exuvia.dev/auto-migrate-storage-version";
-/// The annotation that excludes a CRD and says why, unless another is configured.
-pub const EXCLUSION_ANNOTATION: &str = "exuvia.dev/exclude-storage-version-migration";
-
-/// The label that opts in, and the value it must have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptIn {
-    /// The label's key.
-    pub key: String,
-    /// Its value; `true` unless given.
-    pub value: String,
-}
-
-impl Default for OptIn {
-    fn default() -> Self {
-        Self {
-            key: OPT_IN_LABEL.to_owned(),
-            value: "true".to_owned(),
-        }
-    }
-}
-
-impl FromStr for OptIn {
-    type Err = Error;
-
-    /// `key` or `key=value`.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let (key, value) = text.split_once('=').unwrap_or((text, "true"));
-        if key.is_empty() || key.contains(char::is_whitespace) {
-            return Err(Error::Label {
-                text: text.to_owned(),
-            });
-        }
-        Ok(Self {
-            key: key.to_owned(),
-            value: value.to_owned(),
-        })
-    }
-}
-
-impl fmt::Display for OptIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.key, self.value)
-    }
-}
 
 /// What to look for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The label that opts in.
-    pub opt_in: OptIn,
+    pub opt_in: OptInLabel,
     /// The key of the annotation that excludes.
     pub exclusion: String,
     /// Looks at CRDs of these groups and of groups below them only; empty: at all.
@@ -90,8 +42,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            opt_in: OptIn::default(),
-            exclusion: EXCLUSION_ANNOTATION.to_owned(),
+            opt_in: OptInLabel::default(),
+            exclusion: EXCLUDE_ANNOTATION.to_owned(),
             groups: Vec::new(),
         }
     }
@@ -114,12 +66,6 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
-    },
-    /// A label that is none.
-    #[error("\"{text}\" is no label; write key or key=value")]
-    Label {
-        /// What was given.
-        text: String,
     },
 }
 

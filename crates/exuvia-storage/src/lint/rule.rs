@@ -1,5 +1,7 @@
 //! The rule itself: a CRD says that it wants to be migrated, or that it does not and why.
 
+use crate::optin::is_in_groups;
+
 use super::yaml::{Content, Duplicate, Entry, Node};
 use super::{Options, Reason};
 
@@ -47,13 +49,7 @@ impl<'a> Crd<'a> {
 
     /// Whether its group is one of `groups` or below one; a CRD whose group is unknown is.
     pub(super) fn is_in(&self, groups: &[String]) -> bool {
-        let Some(own) = self.group.filter(|_| !groups.is_empty()) else {
-            return true;
-        };
-        groups.iter().any(|group| {
-            own.strip_suffix(group.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        })
+        self.group.is_none_or(|own| is_in_groups(own, groups))
     }
 
     /// What it says, and what is wrong with how it says it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use exuvia_storage::{ManagedFields, OptIn, Verify};
+use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
 use super::output::Format;
 
@@ -77,17 +77,16 @@ pub struct OptInArgs {
     pub groups: Vec<String>,
     /// The label by which a CRD opts in, as key or key=value
     #[arg(long, default_value = "exuvia.dev/auto-migrate-storage-version=true")]
-    pub opt_in_label: String,
+    pub opt_in_label: OptInLabel,
 }
 
 impl OptInArgs {
     /// What the flags say.
     pub fn to_opt_in(&self) -> OptIn {
         OptIn {
+            label: self.opt_in_label.clone(),
             groups: self.groups.clone(),
-            ..OptIn::default()
         }
-        .with_label(&self.opt_in_label)
     }
 }
 

@@ -40,13 +40,24 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
             bail!("{crd} has no version {version}: it has {}", versions(&definition));
         }
         let blockers = blockers(&definition, &version, &survey.owners);
-        verdicts.push(Verdict { crd, version, droppable: blockers.is_empty(), blockers });
+        verdicts.push(Verdict {
+            crd,
+            version,
+            droppable: blockers.is_empty(),
+            blockers,
+        });
     }
     args.cluster.output.print(&verdicts, || {
         if verdicts.is_empty() {
             println!("yes: the manifests drop no version");
         }
-        for Verdict { crd, version, droppable, blockers } in &verdicts {
+        for Verdict {
+            crd,
+            version,
+            droppable,
+            blockers,
+        } in &verdicts
+        {
             if *droppable {
                 println!("yes: nothing holds {version} of {crd}");
             } else {
@@ -63,20 +74,32 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
 
 /// What the cluster's CRDs have and the manifests' no longer do.
 async fn removed_versions(cluster: &Cluster, path: &Path) -> anyhow::Result<Vec<(String, String)>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read the manifests {}", path.display()))?;
-    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text)
-        .map_err(|e| anyhow!("{} is no YAML: {e}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the manifests {}", path.display()))?;
+    let documents: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(&text).map_err(|e| anyhow!("{} is no YAML: {e}", path.display()))?;
     let current = definitions(cluster).await?;
     let mut removed = Vec::new();
     let mut crds = 0;
-    for document in documents.iter().filter(|d| d["kind"] == "CustomResourceDefinition") {
+    for document in documents
+        .iter()
+        .filter(|d| d["kind"] == "CustomResourceDefinition")
+    {
         crds += 1;
         let name = document["metadata"]["name"].as_str().unwrap_or_default();
-        let kept: Vec<&str> =
-            document["spec"]["versions"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()).collect();
-        let Some(definition) = current.iter().find(|definition| definition.name == name) else { continue };
-        let gone = definition.versions.iter().filter(|version| !kept.contains(&version.name.as_str()));
+        let kept: Vec<&str> = document["spec"]["versions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v["name"].as_str())
+            .collect();
+        let Some(definition) = current.iter().find(|definition| definition.name == name) else {
+            continue;
+        };
+        let gone = definition
+            .versions
+            .iter()
+            .filter(|version| !kept.contains(&version.name.as_str()));
         removed.extend(gone.map(|version| (name.to_owned(), version.name.clone())));
     }
     if crds == 0 {
@@ -109,10 +132,18 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     let answer = serde_json::json!({"writers": users, "requestsSinceServerStart": requests});
     args.cluster.output.print(&answer, || {
         match &requests {
-            Some(requests) if requests.is_empty() => println!("no request for it since the API server started"),
+            Some(requests) if requests.is_empty() => {
+                println!("no request for it since the API server started");
+            }
             Some(requests) => {
-                let counts: Vec<String> = requests.iter().map(|(verb, count)| format!("{count} {verb}")).collect();
-                println!("requests for it since the API server started: {}", counts.join(", "));
+                let counts: Vec<String> = requests
+                    .iter()
+                    .map(|(verb, count)| format!("{count} {verb}"))
+                    .collect();
+                println!(
+                    "requests for it since the API server started: {}",
+                    counts.join(", ")
+                );
             }
             None => println!("requests for it: not known, /metrics of the API server may not be read"),
         }
@@ -141,18 +172,30 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
 
 /// Requests for this version by verb, from the metrics of the API server that answers; dry-runs are not counted.
 /// A counter since that server's start: compare two calls to see whether it still grows.
-async fn requests(cluster: &Cluster, definition: &Definition, version: &str) -> Option<BTreeMap<String, u64>> {
+async fn requests(
+    cluster: &Cluster,
+    definition: &Definition,
+    version: &str,
+) -> Option<BTreeMap<String, u64>> {
     let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
     let metrics = cluster.client.request_text(request).await.ok()?;
     let mut counts = BTreeMap::new();
-    for line in metrics.lines().filter_map(|line| line.strip_prefix("apiserver_request_total{")) {
-        let Some((labels, count)) = line.rsplit_once("} ") else { continue };
+    for line in metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("apiserver_request_total{"))
+    {
+        let Some((labels, count)) = line.rsplit_once("} ") else {
+            continue;
+        };
         let has = |name: &str, value: &str| labels.contains(&format!("{name}=\"{value}\""));
         let ours = has("group", &definition.group)
             && has("version", version)
             && has("resource", &definition.plural)
             && has("dry_run", "");
-        let verb = labels.split("verb=\"").nth(1).and_then(|rest| rest.split('"').next());
+        let verb = labels
+            .split("verb=\"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next());
         if let (true, Some(verb), Ok(count)) = (ours, verb, count.trim().parse::<f64>()) {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a counter
             let count = count as u64;

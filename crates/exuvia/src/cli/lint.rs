@@ -9,7 +9,7 @@ use super::args::LintArgs;
 pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let inputs: Vec<Input> = args.paths.iter().map(Input::from_argument).collect();
     let options = Options {
-        opt_in: args.opt_in.opt_in_label.parse()?,
+        opt_in: args.opt_in.opt_in_label.clone(),
         groups: args.opt_in.groups.clone(),
         ..Options::default()
     };
@@ -25,9 +25,16 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
             Outcome::Findings => println!("{} findings in {} files", report.findings.len(), report.files),
             Outcome::NoCrds => println!("no CRD in {} files: is the path right?", report.files),
             Outcome::NoCrdsInGroups => {
-                println!("{} CRDs, but none in the groups asked for: is --groups right?", report.other_groups);
+                println!(
+                    "{} CRDs, but none in the groups asked for: is --groups right?",
+                    report.other_groups
+                );
             }
         }
     })?;
-    Ok(if report.outcome() == Outcome::Clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.outcome() == Outcome::Clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{Activity, End, Engine, Options, Report, Verified, droppable, migrate_builtin};
+use exuvia_storage::{
+    Activity, End, Engine, Options, Report, Verified, droppable, is_in_groups, migrate_builtin,
+};
 use exuvia_sweep::{Control, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube::api::ApiResource;
@@ -122,7 +124,7 @@ async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Ta
             if args.labelled {
                 opt_in.includes(definition)
             } else {
-                opt_in.has_group(&definition.group)
+                is_in_groups(&definition.group, &opt_in.groups)
             }
         };
         return Ok(all

@@ -1,7 +1,7 @@
 //! `exuvia plan`: every CRD, what it still stores, and what to do next.
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{Survey, excluded};
+use exuvia_storage::{Survey, excluded, is_in_groups};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -33,7 +33,7 @@ pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let opt_in = args.opt_in.to_opt_in();
     let mut lines = Vec::new();
     for definition in definitions(&cluster).await? {
-        if !opt_in.has_group(&definition.group) {
+        if !is_in_groups(&definition.group, &opt_in.groups) {
             continue;
         }
         let opted_in = match excluded(&definition) {

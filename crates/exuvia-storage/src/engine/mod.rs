@@ -1,12 +1,11 @@
 //! Carries the protocol out: observes, asks for the next step, does it, remembers what came of it.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exuvia_sweep::{Control, Progress, ResourceVersion, Sweep, Verdict};
-use exuvia_write::{ErrorClass, Writer};
+use exuvia_sweep::{Control, Progress, ResourceVersion, Sweep};
+use exuvia_write::Writer;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Config};
@@ -15,14 +14,12 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::definition::Definition;
 use crate::options::{Options, Verify};
-use crate::preflight::{self, Obstacle};
-use crate::protocol::{self, Blocked, Hold, Observed, Pass, Preflight, Settled, Step, SweepEnd};
-use crate::redact::redact;
-use crate::report::{End, Report, Verified};
-use crate::rewrite::Rewriter;
+use crate::protocol::{self, Blocked, Hold, Observed, Pass, Settled, Step};
+use crate::report::{End, Report};
 use crate::servers::Servers;
-use crate::survey::{self, Survey};
 use crate::verify::{Found, Verifier, sample_share};
+
+mod steps;
 
 /// What a migration is busy with, for whoever shows it.
 #[derive(Clone, Debug)]
@@ -278,227 +275,6 @@ impl Engine {
         Some(self.options.settle.saturating_sub(passed)).filter(|left| !left.is_zero())
     }
 
-    fn begin(&mut self) {
-        let Some(definition) = &self.definition else {
-            return;
-        };
-        self.report.stored_before.clone_from(&definition.crd.stored);
-        self.pass = Some(Pass {
-            uid: definition.crd.uid.clone(),
-            generation: definition.crd.generation,
-            // Whether old entries are left can only be told by looking.
-            wanted: true,
-            ..Pass::default()
-        });
-        (self.r0_at, self.unsettled_at, self.trimmed_at) = (None, None, None);
-    }
-
-    async fn preflight(&mut self) -> Result<(), Error> {
-        let definition = self.definition();
-        (self.watcher)(Activity::Preflight);
-        let obstacle = match definition.endpoint() {
-            None => Some(Obstacle::NothingServed),
-            Some(endpoint) => match Survey::of(self.sweep(&definition.resource(endpoint))).await {
-                Err(error) if error.is_cancelled() => return Ok(()),
-                Err(error) => Some(Obstacle::NoList {
-                    message: redact(&error.to_string()),
-                }),
-                Ok(survey) => {
-                    self.report.owners = survey.owners.clone();
-                    let old = definition.old_among(survey.owners.versions());
-                    if old.is_empty() && definition.crd.old_versions().is_empty() {
-                        // Clean after all: the rules say so as soon as nothing is wanted.
-                        self.remember(|pass| pass.wanted = false);
-                        return Ok(());
-                    }
-                    self.obstacle(&definition, &survey).await?
-                }
-            },
-        };
-        let found = match &obstacle {
-            None => Preflight::Passed,
-            Some(Obstacle::Pruning { .. } | Obstacle::Unreadable { .. }) => {
-                Preflight::Blocked(Blocked::Pruning)
-            }
-            Some(_) => Preflight::Blocked(Blocked::Preflight),
-        };
-        self.report.obstacle = obstacle;
-        self.remember(|pass| pass.preflight = Some(found.clone()));
-        Ok(())
-    }
-
-    async fn obstacle(&self, definition: &Definition, survey: &Survey) -> Result<Option<Obstacle>, Error> {
-        match preflight::answers(&self.client, &self.writer, definition, survey).await {
-            None if self.options.accept_pruning => Ok(None),
-            None => preflight::pruning(&self.client, definition).await,
-            obstacle => Ok(obstacle),
-        }
-    }
-
-    async fn take_r0(&mut self) -> Result<(), Error> {
-        let count = self
-            .sweep(&self.resource())
-            .count()
-            .await
-            .map_err(|source| self.unlisted(source))?;
-        self.r0_at = Some(Instant::now());
-        self.remember(|pass| pass.r0 = count.resource_version);
-        Ok(())
-    }
-
-    async fn rewrite(&mut self) -> Result<(), Error> {
-        let Some(r0) = self.pass.as_ref().and_then(|pass| pass.r0) else {
-            return Ok(());
-        };
-        let rewriter = Rewriter {
-            writer: self.writer.clone(),
-            api: self.api(),
-            definition: Some(self.definition()),
-            managed_fields: self.options.managed_fields,
-            status_fallback: self.options.status_fallback,
-            r0: Some(r0),
-        };
-        let sweep = self.sweep(&self.resource());
-        (self.watcher)(Activity::Rewriting(sweep.progress()));
-        let rewriter = &rewriter;
-        let done = sweep
-            .run(async |object| rewriter.rewrite(&object.metadata).await)
-            .await;
-        let Some(done) = self.unless_cancelled(done)? else {
-            return Ok(());
-        };
-        let unfinished = done.tally.failed + done.tally.conflict;
-        self.report.rewrite = done.tally;
-        self.report.failures = done.failures;
-        self.report.peak_concurrency = done.peak_concurrency;
-        self.remember(|pass| pass.rewrite = Some(SweepEnd { unfinished }));
-        Ok(())
-    }
-
-    async fn verify(&mut self, full: bool) -> Result<(), Error> {
-        let pass = self.pass.clone().unwrap_or_default();
-        let verifier = &self.verifier(pass.r0.filter(|_| !full));
-        let survey = &Mutex::new(Survey::default());
-        let sweep = self.sweep(&self.resource());
-        (self.watcher)(Activity::Verifying(sweep.progress()));
-        let done = sweep
-            .run(async |object| {
-                // The same look at all metadata tells who still owns fields at an old version.
-                survey::add(survey, &object.metadata);
-                verifier.verify(&object.metadata).await
-            })
-            .await;
-        let Some(done) = self.unless_cancelled(done)? else {
-            return Ok(());
-        };
-        self.report.verify = done.tally;
-        if !done.tally.is_clean() {
-            self.report.failures = done.failures;
-        }
-        self.report.mutated = verifier.found.mutated.load(Ordering::Relaxed);
-        self.report.owners = survey
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .owners
-            .clone();
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let Some(crd) = crds.get_opt(&self.name).await? else {
-            return Ok(());
-        };
-        let end = SweepEnd {
-            unfinished: done.tally.failed + done.tally.conflict,
-        };
-        let moved = verifier.found.moved.load(Ordering::Relaxed) > 0;
-        let mut pass = protocol::verified(&pass, &Definition::read(&crd).crd, end, moved);
-        if moved {
-            self.unsettled_at = Some(Instant::now());
-        } else {
-            pass.r1 = done.smallest_list;
-            pass.verified_in_full = full;
-            self.report.verified = Some(if full { Verified::Full } else { Verified::Proof });
-        }
-        self.pass = Some(pass);
-        Ok(())
-    }
-
-    /// Removes exactly the old versions, under the lock. On a 409 the next observation decides anew; nothing else is done
-    /// twice (PITFALLS B4, B7).
-    async fn trim(&mut self, old: &[String]) -> Result<(), Error> {
-        (self.watcher)(Activity::Trimming);
-        let keep = |stored: &mut Vec<String>| stored.retain(|version| !old.contains(version));
-        if self.write_stored_versions(keep).await? {
-            self.trimmed_at = Some(Instant::now());
-            self.report.stored_after.retain(|version| !old.contains(version));
-            self.remember(|pass| pass.trimmed = true);
-        }
-        Ok(())
-    }
-
-    /// Patches what the verify sweep did not see. Whatever moves was written by a server behind our back.
-    async fn patrol(&mut self) -> Result<(), Error> {
-        let pass = self.pass.clone().unwrap_or_default();
-        let verifier = &self.verifier(None);
-        let seen_up_to = pass.r1.filter(|_| !pass.verified_in_full);
-        let done = self
-            .sweep(&self.resource())
-            .run(async |object| {
-                let version = ResourceVersion::of(&object.metadata);
-                if version.is_some() && version <= seen_up_to {
-                    return Verdict::skipped();
-                }
-                verifier.verify(&object.metadata).await
-            })
-            .await;
-        let Some(done) = self.unless_cancelled(done)? else {
-            return Ok(());
-        };
-        if verifier.found.moved.load(Ordering::Relaxed) > 0 {
-            let old = self.report.stored_before.clone();
-            let put_back = |stored: &mut Vec<String>| {
-                for version in &old {
-                    if !stored.contains(version) {
-                        stored.push(version.clone());
-                    }
-                }
-            };
-            if self.write_stored_versions(put_back).await? {
-                self.pass = None;
-            }
-        } else if done.tally.is_clean() {
-            self.remember(|pass| pass.patrolled = true);
-        }
-        Ok(())
-    }
-
-    /// Writes `storedVersions` if the CRD is still the one that was observed; `false`: it is not, observe again.
-    async fn write_stored_versions(&self, change: impl Fn(&mut Vec<String>)) -> Result<bool, Error> {
-        let definition = self.definition();
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let Some(crd) = crds.get_opt(&self.name).await? else {
-            return Ok(false);
-        };
-        if Definition::read(&crd).crd != definition.crd {
-            return Ok(false);
-        }
-        let written = self
-            .writer
-            .once()
-            .patch_status_locked(&crds, &crd, |crd| {
-                let stored = crd
-                    .status
-                    .get_or_insert_default()
-                    .stored_versions
-                    .get_or_insert_default();
-                change(stored);
-            })
-            .await;
-        match written {
-            Ok(_) => Ok(true),
-            Err(error) if error.class() == ErrorClass::Conflict => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn verifier(&self, proof: Option<ResourceVersion>) -> Verifier {
         Verifier {
             writer: self.writer.clone(),
@@ -566,8 +342,22 @@ impl Engine {
         match hold {
             Hold::Gone => End::Gone,
             Hold::Suspended => End::Unfinished,
-            Hold::Blocked(Blocked::Preflight) => stalled("Preflight", self.obstacle_text()),
-            Hold::Blocked(Blocked::Pruning) => stalled("Pruning", self.obstacle_text()),
+            Hold::Blocked(Blocked::Preflight) => stalled(
+                "Preflight",
+                self.report
+                    .obstacle
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+            ),
+            Hold::Blocked(Blocked::Pruning) => stalled(
+                "Pruning",
+                self.report
+                    .obstacle
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+            ),
             Hold::ServerBehind(names) if names.is_empty() => stalled(
                 "ServerBehind",
                 "an API server keeps storing at an old version: name the servers with --apiserver to find it"
@@ -584,41 +374,6 @@ impl Engine {
                 "Failures",
                 format!("{count} objects could not be migrated; nothing was trimmed"),
             ),
-        }
-    }
-
-    fn obstacle_text(&self) -> String {
-        match &self.report.obstacle {
-            Some(Obstacle::NoAnswer {
-                object,
-                version,
-                message,
-            }) => {
-                format!("a dry-run write of {object} at {version} was not answered: {message}")
-            }
-            Some(Obstacle::NoList { message }) => format!("the objects cannot be listed: {message}"),
-            Some(Obstacle::Pruning { objects, examples }) => {
-                let first = examples.first().map(|pruned| {
-                    format!(
-                        "{} holds {}, which only {} knows",
-                        pruned.object, pruned.field, pruned.version
-                    )
-                });
-                format!(
-                    "the rewrite would erase fields of {objects} objects ({}): add the field to the storage version, or \
-                     accept the loss with --accept-pruning",
-                    first.unwrap_or_default()
-                )
-            }
-            Some(Obstacle::Unreadable { version, fields }) => format!(
-                "{version} is not served, and only it knows {}: serve it so that objects can be looked at, or accept the \
-                 loss with --accept-pruning",
-                fields.join(", ")
-            ),
-            Some(Obstacle::NothingServed) => {
-                "no version is served, so no object can be asked for: serve one".into()
-            }
-            None => String::new(),
         }
     }
 }
