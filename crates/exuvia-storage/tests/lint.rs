@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use exuvia_storage::OptInLabel;
-use exuvia_storage::lint::{Error, Finding, Input, Options, Outcome, Reason, Report, lint};
+use exuvia_storage::lint::{Finding, Input, Options, Outcome, Reason, Report, lint};
 use proptest::prelude::*;
 
 const LABEL: &str = "exuvia.dev/auto-migrate-storage-version";
