@@ -32,6 +32,8 @@ pub struct Definition {
     pub webhook_conversion: bool,
     /// When the spec was last written, as far as managedFields tell.
     pub spec_changed_at: Option<Timestamp>,
+    /// Versions that shall lose their owners although nothing is stored at them: see [`Options::shed`](crate::Options).
+    pub shed: Vec<String>,
     /// The CRD's labels.
     pub labels: std::collections::BTreeMap<String, String>,
     /// The CRD's annotations.
@@ -83,6 +85,7 @@ impl Definition {
             versions: spec.versions.iter().map(Version::read).collect(),
             webhook_conversion: spec.conversion.as_ref().is_some_and(|c| c.strategy == "Webhook"),
             spec_changed_at: spec_changed_at(crd),
+            shed: Vec::new(),
             labels: meta.labels.clone().unwrap_or_default(),
             annotations: meta.annotations.clone().unwrap_or_default(),
         }
@@ -126,14 +129,15 @@ impl Definition {
     }
 
     /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
-    /// version, or one of this group that the CRD does not have (any more).
+    /// version, one that shall be shed, or one of this group that the CRD does not have (any more).
     pub fn is_old(&self, api_version: &str) -> bool {
         let Some((group, version)) = api_version.rsplit_once('/') else {
             return false;
         };
         group == self.group
             && version != self.crd.storage
-            && (self.crd.stored.iter().any(|stored| stored == version) || self.version(version).is_none())
+            && (self.crd.stored.iter().chain(&self.shed).any(|old| old == version)
+                || self.version(version).is_none())
     }
 
     /// Of the `apiVersion`s that entries name, those that [`is_old`](Self::is_old).

@@ -15,6 +15,9 @@ pub struct Options {
     pub verify: Verify,
     /// What becomes of managedFields entries at old versions.
     pub managed_fields: ManagedFields,
+    /// Versions whose managedFields entries are moved as well, although nothing is stored at them any more: a client has
+    /// written there since the last migration, and has been updated.
+    pub shed: Vec<String>,
     /// Go on although the rewrite erases fields that only an old version knows.
     pub accept_pruning: bool,
     /// Try an object that is denied at its own endpoint through `/status`. That evades somebody's policy.
@@ -34,6 +37,7 @@ impl Default for Options {
             api_servers: Vec::new(),
             verify: Verify::Auto,
             managed_fields: ManagedFields::Rewrite,
+            shed: Vec::new(),
             accept_pruning: false,
             status_fallback: false,
             max_concurrency: 32, // beyond it only latency grows (CONTROL-PLANE's figures)

@@ -229,7 +229,13 @@ impl Engine {
     async fn observe(&mut self) -> Result<Observed, Error> {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let crd = crds.get_opt(&self.name).await?;
-        self.definition = crd.as_ref().map(Definition::read).map(Arc::new);
+        self.definition = crd.as_ref().map(|crd| {
+            let shed = self.options.shed.clone();
+            Arc::new(Definition {
+                shed,
+                ..Definition::read(crd)
+            })
+        });
         let mut settled = Settled::Yes { one_by_one: false };
         if let Some(definition) = &self.definition {
             self.report.storage_version.clone_from(&definition.crd.storage);

@@ -224,6 +224,44 @@ async fn a_writer_still_at_the_old_version_is_named_and_holds_it() {
     );
 }
 
+/// After the trim v1alpha1 is no stored version any more, but an entry that came since holds it until it is shed.
+#[tokio::test]
+async fn what_a_writer_left_behind_after_the_trim_is_shed_on_request() {
+    let bench = Bench::flipped("shed", 3).await;
+    assert_eq!(bench.migrate().await.end, End::Migrated);
+    update(
+        &bench,
+        "v1alpha1",
+        "laggard",
+        "widget-0001",
+        json!({"spec": {"size": 7}}),
+    )
+    .await;
+    assert_eq!(
+        bench.migrate().await.end,
+        End::Clean,
+        "a served version may be written at"
+    );
+    let shed = Options {
+        shed: vec!["v1alpha1".into()],
+        ..bench.options()
+    };
+    let report = bench.engine(shed).await.run().await.unwrap();
+    assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 1));
+    let old = format!("{}/v1alpha1", bench.widgets.group());
+    assert_eq!(report.owners.objects_at(&old), 0);
+    drop_v1alpha1(&bench).await;
+    apply(
+        &bench,
+        "v1",
+        "laggard",
+        "widget-0001",
+        json!({"spec": {"size": 8}}),
+    )
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn dropped_entries_leave_no_trace_of_the_old_version() {
     let bench = written_by_many("dropped").await;

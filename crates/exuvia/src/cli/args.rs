@@ -13,6 +13,9 @@ use super::output::Format;
 #[derive(Debug, Parser)]
 #[command(name = "exuvia", version, arg_required_else_help = true)]
 pub struct Cli {
+    /// Tell on standard error what is going on (-vv: every request)
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -226,6 +229,9 @@ pub struct MigrateArgs {
     /// What becomes of managedFields entries at old versions
     #[arg(long, value_enum, default_value_t)]
     pub managed_fields: ManagedFieldsArg,
+    /// Also move managedFields entries away from this version, although nothing is stored at it any more (repeatable)
+    #[arg(long, value_name = "VERSION")]
+    pub shed: Vec<String>,
     /// Go on although the rewrite erases fields that only an old version knows
     #[arg(long)]
     pub accept_pruning: bool,

@@ -10,7 +10,7 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::{
     Activity, End, Engine, Options, Report, Verified, droppable, is_in_groups, migrate_builtin,
 };
-use exuvia_sweep::{Control, Progress};
+use exuvia_sweep::{Control, Pressure, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube::api::ApiResource;
 use kube::discovery::Discovery;
@@ -44,6 +44,15 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let control = Control::new();
+    // A writer that is answered 429 waits by itself; the sweep must learn of it at once, and send less.
+    let brake = control.clone();
+    let writer = cluster.writer.clone().observe(move |report| {
+        if let exuvia_write::Outcome::Failed(class) = report.outcome
+            && let Some(pressure) = Pressure::of(class)
+        {
+            brake.slow_down(pressure, report.duration);
+        }
+    });
     let on_interrupt = control.clone();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
@@ -58,7 +67,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
                 Engine::new(
                     &cluster.config,
                     cluster.client.clone(),
-                    cluster.writer.clone(),
+                    writer.clone(),
                     &definition.name,
                     options(args),
                 )
@@ -69,9 +78,16 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
                 .await?
             }
             Target::BuiltIn(resource) => {
-                let (client, writer) = (&cluster.client, &cluster.writer);
                 let shown = show(resource.plural.clone());
-                migrate_builtin(client, writer, resource, &options(args), &control, &shown).await?
+                migrate_builtin(
+                    &cluster.client,
+                    &writer,
+                    resource,
+                    &options(args),
+                    &control,
+                    &shown,
+                )
+                .await?
             }
         };
         let droppable_versions = match (&target, &report.end) {
@@ -106,6 +122,7 @@ fn options(args: &MigrateArgs) -> Options {
         api_servers: args.api_servers.clone(),
         verify: args.verify.into(),
         managed_fields: args.managed_fields.into(),
+        shed: args.shed.clone(),
         accept_pruning: args.accept_pruning,
         status_fallback: args.status_fallback,
         max_concurrency: args.max_concurrency.into(),

@@ -20,6 +20,7 @@ pub use output::Format;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
+    log_to_stderr(cli.verbose);
     let result = match cli.command {
         Command::Version => {
             println!("exuvia {}", env!("CARGO_PKG_VERSION"));
@@ -46,6 +47,19 @@ pub fn run(cli: Cli) -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| failed(&error, 1))
+}
+
+/// Objects' bodies are never logged, however often `-v` is given.
+fn log_to_stderr(verbose: u8) {
+    let filter = match verbose {
+        0 => return,
+        1 => "exuvia_storage=debug",
+        _ => "exuvia_storage=debug,exuvia_sweep=debug,exuvia_write=debug,exuvia=debug",
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let _ = subscriber.try_init(); // somebody else's logging stays
 }
 
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
