@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Test => test(),
         Chore::Demo { args } => {
-            let mut command = cargo(&["run", "--quiet", "--package", "exuvia", "--", "demo"]);
+            let mut command = cargo(&["run", "--package", "exuvia", "--", "demo"]);
             command.args(args);
             // The demo's own exit code is the answer: 130 after Ctrl-C is not our failure to report.
             let status = command.status().context("cannot run cargo")?;

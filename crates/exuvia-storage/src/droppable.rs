@@ -1,5 +1,6 @@
 //! May a version be dropped? Computed from the cluster whenever it is asked for; nothing needs to be remembered.
 
+use kube::core::Version;
 use serde::Serialize;
 
 use crate::definition::Definition;
@@ -45,7 +46,7 @@ impl std::fmt::Display for Blocker {
             } => {
                 write!(
                     f,
-                    "ownership: {manager} owns fields at it on {objects} objects, such as {example}"
+                    "ownership: {manager} owns fields at it on {objects} object(s), such as {example}"
                 )?;
                 last.iter()
                     .try_for_each(|last| write!(f, ", last written {last}"))
@@ -84,10 +85,14 @@ pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<
     blockers
 }
 
-/// The versions of the CRD that nothing holds.
+/// The versions of the CRD that are older than its storage version and that nothing holds. A newer one that nobody uses
+/// yet could be dropped as well, but nobody would want to hear that.
 pub fn droppable(definition: &Definition, owners: &Owners) -> Vec<String> {
     let names = definition.versions.iter().map(|version| version.name.as_str());
+    let priority = |version: &str| Version::parse(version).priority();
+    let storage = priority(&definition.crd.storage);
     names
+        .filter(|version| priority(version) < storage)
         .filter(|version| blockers(definition, version, owners).is_empty())
         .map(str::to_owned)
         .collect()

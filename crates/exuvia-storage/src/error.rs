@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A read failed.
-    #[error("the API server did not answer as expected: {0}")]
+    #[error("the API server did not answer as expected: {}", text(.0))]
     Read(#[from] kube::Error),
 
     /// A write failed that is not about one object: the trim, or putting a version back.
@@ -33,4 +33,12 @@ pub enum Error {
          name them with --apiserver, or use --verify auto"
     )]
     ProofImpossible,
+}
+
+/// The server's own sentence; kube would print the whole structure around it.
+fn text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }

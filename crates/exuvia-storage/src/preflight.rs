@@ -44,6 +44,11 @@ pub enum Obstacle {
         /// The fields that only it knows.
         fields: Vec<String>,
     },
+    /// `storedVersions` could not be trimmed in the end: better to know before 10,000 objects are rewritten.
+    Forbidden {
+        /// What the server said to a dry-run of it, redacted.
+        message: String,
+    },
     /// No version is served: nothing can be asked for.
     NothingServed,
 }
@@ -81,6 +86,10 @@ impl std::fmt::Display for Obstacle {
                 "{version} is not served, and only it knows {}: serve it so that objects can be looked at, or accept the \
                  loss with --accept-pruning",
                 fields.join(", ")
+            ),
+            Self::Forbidden { message } => write!(
+                f,
+                "the CRD's status may not be patched ({message}): allow `patch` on customresourcedefinitions/status"
             ),
             Self::NothingServed => {
                 f.write_str("no version is served, so no object can be asked for: serve one")

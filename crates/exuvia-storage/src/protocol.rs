@@ -80,6 +80,8 @@ pub enum Blocked {
     Preflight,
     /// The rewrite would erase fields.
     Pruning,
+    /// We may not do what we would have to.
+    Forbidden,
 }
 
 /// How a sweep ended.

@@ -31,7 +31,7 @@ async fn bench() {
         s
     };
     for round in 0..2 {
-        for fixed in [32usize, 0, 32, 0] {
+        for fixed in [32usize, 0, 8, 0] {
             w.flip_storage(&c, flip()).await.unwrap();
             tokio::time::sleep(std::time::Duration::from_secs(4)).await;
             let client = writer.connect(cp.admin().config().unwrap()).unwrap();
@@ -40,7 +40,10 @@ async fn bench() {
             while api.list_metadata(&ListParams::default().limit(5)).await.is_err() {
                 tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             }
-            Sweep::of(client.clone(), &w.resource("v1")).run(|_| std::future::ready(Verdict::skipped())).await.unwrap();
+            Sweep::of(client.clone(), &w.resource("v1"))
+                .run(|_| std::future::ready(Verdict::skipped()))
+                .await
+                .unwrap();
             let t = Instant::now();
             if fixed > 0 && fixed < 100 {
                 let m = std::sync::Mutex::new(vec![]);

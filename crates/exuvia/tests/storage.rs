@@ -289,7 +289,12 @@ async fn bad_input_is_one_sentence_and_a_code() {
             "no CRD named nonsense",
         ),
         (&nobody, vec!["plan"], 1, "forbidden"),
-        (&PathBuf::from("/nonexistent"), vec!["plan"], 1, "set KUBECONFIG"),
+        (
+            &PathBuf::from("/nonexistent"),
+            vec!["plan"],
+            1,
+            "KUBECONFIG names /nonexistent",
+        ),
         (
             &admin,
             vec!["storage", "audit", "--etcd-endpoint", "http://127.0.0.1:1"],
@@ -315,4 +320,101 @@ async fn bad_input_is_one_sentence_and_a_code() {
     let lint = exuvia(admin, &["storage", "lint", nothing]).await;
     assert_eq!(lint.status.code(), Some(1));
     assert!(text(&lint.stdout).contains("is the path right?"));
+}
+
+/// The plural alone would go past every safeguard that a CRD needs.
+#[tokio::test]
+async fn a_crd_goes_by_its_full_name() {
+    let control_plane = ControlPlane::shared().await;
+    let widgets = flipped("fullname.example.com", 2).await;
+    let refused = admin(&["storage", "migrate", "widgets"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains(&widgets.crd_name()),
+        "{}",
+        text(&refused.stderr)
+    );
+    let counts = control_plane
+        .stored("fullname.example.com", "widgets")
+        .count_by_version()
+        .await
+        .unwrap();
+    assert_eq!(counts["fullname.example.com/v1alpha1"], 2);
+}
+
+#[tokio::test]
+async fn one_that_stalls_hides_nothing_of_the_others_and_a_dry_run_foretells_it() {
+    let control_plane = ControlPlane::shared().await;
+    let fine = flipped("fine.example.com", 2).await.crd_name();
+    let held = flipped("held.example.com", 2).await.crd_name();
+    // May do everything but trim the second CRD.
+    let rules = json!([
+        {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions/status"], "verbs": ["patch"],
+         "resourceNames": [fine]},
+        {"apiGroups": ["fine.example.com", "held.example.com"], "resources": ["widgets"], "verbs": ["list", "patch"]},
+    ]);
+    let user = control_plane.user_with_rules("migrator", &rules).await.unwrap();
+    let kubeconfig = user.kubeconfig().unwrap();
+    let server = control_plane.apiserver().url();
+    let args = [
+        "storage",
+        "migrate",
+        &held,
+        &fine,
+        "--settle",
+        "300ms",
+        "--apiserver",
+        server,
+        "-o",
+        "json",
+    ];
+    let mut rehearsal = args.to_vec();
+    rehearsal.push("--dry-run");
+    // The binding takes effect when the authoriser has seen it.
+    let foretold = loop {
+        let foretold = exuvia(kubeconfig.clone(), &rehearsal).await;
+        if !foretold.stdout.is_empty() {
+            break json_of(&foretold);
+        }
+    };
+    assert_eq!(foretold[0]["end"]["reason"], "Forbidden", "{foretold}");
+    assert_eq!(foretold[1]["end"]["state"], "unfinished", "it would go on");
+    let done = exuvia(kubeconfig, &args).await;
+    assert_eq!(done.status.code(), Some(1));
+    let summaries = json_of(&done);
+    assert_eq!(summaries[0]["end"]["reason"], "Forbidden");
+    assert_eq!(summaries[1]["end"]["state"], "migrated");
+    let counts = control_plane
+        .stored("held.example.com", "widgets")
+        .count_by_version()
+        .await
+        .unwrap();
+    assert_eq!(
+        counts["held.example.com/v1alpha1"], 2,
+        "found before any object was written"
+    );
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_error() {
+    let kubeconfig = ControlPlane::shared().await.admin().kubeconfig().unwrap();
+    let command = format!(
+        "{} plan | true; exit ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_exuvia")
+    );
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new("bash")
+            .args(["-c", &command])
+            .env("KUBECONFIG", kubeconfig)
+            .output()
+            .unwrap()
+    })
+    .await
+    .unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        text(&output.stderr)
+    );
 }

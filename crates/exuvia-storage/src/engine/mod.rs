@@ -173,6 +173,23 @@ impl Engine {
         }
     }
 
+    /// Only what comes before the first write: says whether anything stands in the way, and writes nothing.
+    ///
+    /// [`End::Unfinished`] means that [`run`](Self::run) would go on from here.
+    pub async fn rehearse(&mut self) -> Result<Report, Error> {
+        self.report.end = loop {
+            match protocol::next(&self.observe().await?) {
+                Step::Begin => self.begin(),
+                Step::Preflight => self.preflight().await?,
+                Step::Hold(Hold::ServerBehind(_)) => break End::Unfinished,
+                Step::Hold(hold) => break self.ended(&hold),
+                Step::Done => break End::Clean,
+                _ => break End::Unfinished,
+            }
+        };
+        Ok(self.report.clone())
+    }
+
     /// Verified, and nothing (more) to trim.
     fn is_migrated(&self) -> bool {
         let verified = self
@@ -348,22 +365,21 @@ impl Engine {
         match hold {
             Hold::Gone => End::Gone,
             Hold::Suspended => End::Unfinished,
-            Hold::Blocked(Blocked::Preflight) => stalled(
-                "Preflight",
-                self.report
-                    .obstacle
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default(),
-            ),
-            Hold::Blocked(Blocked::Pruning) => stalled(
-                "Pruning",
-                self.report
-                    .obstacle
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default(),
-            ),
+            Hold::Blocked(why) => {
+                let reason = match why {
+                    Blocked::Preflight => "Preflight",
+                    Blocked::Pruning => "Pruning",
+                    Blocked::Forbidden => "Forbidden",
+                };
+                stalled(
+                    reason,
+                    self.report
+                        .obstacle
+                        .as_ref()
+                        .map(ToString::to_string)
+                        .unwrap_or_default(),
+                )
+            }
             Hold::ServerBehind(names) if names.is_empty() => stalled(
                 "ServerBehind",
                 "an API server keeps storing at an old version: name the servers with --apiserver to find it"

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use exuvia_sweep::{ResourceVersion, Verdict};
-use exuvia_write::ErrorClass;
+use exuvia_write::{ErrorClass, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 
@@ -62,6 +62,7 @@ impl Engine {
             Some(Obstacle::Pruning { .. } | Obstacle::Unreadable { .. }) => {
                 Preflight::Blocked(Blocked::Pruning)
             }
+            Some(Obstacle::Forbidden { .. }) => Preflight::Blocked(Blocked::Forbidden),
             Some(_) => Preflight::Blocked(Blocked::Preflight),
         };
         self.report.obstacle = obstacle;
@@ -70,11 +71,22 @@ impl Engine {
     }
 
     async fn obstacle(&self, definition: &Definition, survey: &Survey) -> Result<Option<Obstacle>, Error> {
-        match preflight::answers(&self.client, &self.writer, definition, survey).await {
-            None if self.options.accept_pruning => Ok(None),
-            None => preflight::pruning(&self.client, definition).await,
-            obstacle => Ok(obstacle),
+        if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
+            return Ok(Some(silent));
         }
+        let old = definition.crd.old_versions();
+        let keep = |stored: &mut Vec<String>| stored.retain(|version| !old.contains(version));
+        match self.write_stored_versions(&self.writer.dry_run(), keep).await {
+            Err(Error::Write(error)) if error.class() == ErrorClass::Denied => {
+                let message = redact(&error.to_string());
+                return Ok(Some(Obstacle::Forbidden { message }));
+            }
+            tried => tried?,
+        };
+        if self.options.accept_pruning {
+            return Ok(None);
+        }
+        preflight::pruning(&self.client, definition).await
     }
 
     pub(super) async fn take_r0(&mut self) -> Result<(), Error> {
@@ -168,7 +180,7 @@ impl Engine {
     pub(super) async fn trim(&mut self, old: &[String]) -> Result<(), Error> {
         (self.watcher)(Activity::Trimming);
         let keep = |stored: &mut Vec<String>| stored.retain(|version| !old.contains(version));
-        if self.write_stored_versions(keep).await? {
+        if self.write_stored_versions(&self.writer, keep).await? {
             self.trimmed_at = Some(Instant::now());
             self.report.stored_after.retain(|version| !old.contains(version));
             self.remember(|pass| pass.trimmed = true);
@@ -203,7 +215,7 @@ impl Engine {
                     }
                 }
             };
-            if self.write_stored_versions(put_back).await? {
+            if self.write_stored_versions(&self.writer, put_back).await? {
                 self.pass = None;
             }
         } else if done.tally.is_clean() {
@@ -213,7 +225,11 @@ impl Engine {
     }
 
     /// Writes `storedVersions` if the CRD is still the one that was observed; `false`: it is not, observe again.
-    async fn write_stored_versions(&self, change: impl Fn(&mut Vec<String>)) -> Result<bool, Error> {
+    async fn write_stored_versions(
+        &self,
+        writer: &Writer,
+        change: impl Fn(&mut Vec<String>),
+    ) -> Result<bool, Error> {
         let definition = self.definition();
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let Some(crd) = crds.get_opt(&self.name).await? else {
@@ -222,8 +238,7 @@ impl Engine {
         if Definition::read(&crd).crd != definition.crd {
             return Ok(false);
         }
-        let written = self
-            .writer
+        let written = writer
             .once()
             .patch_status_locked(&crds, &crd, |crd| {
                 let stored = crd

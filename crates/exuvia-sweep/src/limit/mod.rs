@@ -1,9 +1,9 @@
 //! How many objects may be in work at once: found out by trying, cut in half under pressure. Pure.
 //!
-//! What is sought is the knee: the least concurrency beyond which the server does not get more done, only later. By
-//! Little's law the rate at which a full pool gets things done is its size over the time that one takes, so latency tells
-//! all, however the pages come in. While latency holds, more at once means proportionally more done; past the
-//! knee it only means a longer queue, for us and for everybody else.
+//! What is sought is the knee: the least concurrency beyond which the server does not get more done, only later. While
+//! latency holds, a pool twice as large gets twice as much done; past the knee nothing grows but the latency, for us and
+//! for everybody else. So a limit is judged by what gets done at it, as long as the pool is full, which the latencies
+//! tell by Little's law: a pool that waits for pages, or for a rate limit, teaches nothing about the server.
 
 use std::{mem, time::Duration};
 
@@ -19,15 +19,17 @@ mod tests;
 /// Few enough not to be noticed, enough to have something to measure.
 const START: usize = 4;
 
-/// How long a limit is looked at, and never less than two rounds of requests: at a glance where much is to be gained,
-/// closely where small differences are looked for. Requests differ, so it takes some hundred of them to tell 5 % apart.
+/// How long a limit is looked at, and never less than two rounds of requests: at a glance where the difference is great,
+/// closely where small ones are looked for. Requests differ, and so does what else the server has to do: it takes some
+/// hundred requests, or some seconds, to tell 5 % apart.
 const GLANCE: Duration = Duration::from_millis(250);
-const LOOK: Duration = Duration::from_secs(1);
-const LONGEST_LOOK: Duration = Duration::from_secs(4);
-const CLOSE_LOOK: u32 = 500;
+const ROUGH_LOOK: (Duration, u32) = (Duration::from_secs(1), 150);
+const CLOSE_LOOK: (Duration, u32) = (Duration::from_secs(4), 500);
+const SHORTEST_CLOSE_LOOK: Duration = Duration::from_secs(2);
 
-/// A loss that a glance can tell.
-const CLEAR: f64 = 0.15;
+/// A gain and a loss that a glance can tell.
+const GROWING: f64 = 1.25;
+const CLEAR: f64 = 0.25;
 
 /// A limit k times as high must get `k^EFFORT` times as much done to be worth it: a doubling 5 % more. On a server with
 /// no sharp knee that ends at a little over 90 % of what it can do at all.
@@ -37,21 +39,18 @@ const EFFORT: f64 = 0.07;
 const TWO_DOUBLINGS: f64 = 1.1;
 
 /// Of those limits that got nearly the most done the lowest is taken: a short look cannot tell them apart.
-const NEARLY: f64 = 0.92;
-
-/// A server that gets so much less done than it did at half the limit is going under.
-const COLLAPSE: f64 = 0.8;
+const NEARLY: f64 = 0.95;
 
 /// In doubt the lower limit is right: a higher one must be better by so much.
 const DOUBT: f64 = 1.02;
 
 /// Looks between tries: few while they succeed, more with each that does not.
 const REST: u32 = 1;
-const REST_AFTER_MISS: u32 = 8;
-const LONGEST_REST: u32 = 32;
+const REST_AFTER_MISS: u32 = 4;
+const LONGEST_REST: u32 = 16;
 
-/// From this share of the limit on, a pool counts as full.
-const FULL: f64 = 0.85;
+/// From this share of the limit on, a pool counts as full: at the start one in four may be stuck.
+const FULL: f64 = 0.7;
 
 /// A server that asks for more than a minute is asked again after one: it may have said so before a restart.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
@@ -148,6 +147,11 @@ impl Epoch {
         now - from
     }
 
+    /// Whether it was looked at for so long, or at so many requests.
+    fn has_had(&self, (time, requests): (Duration, u32), counted: Duration) -> bool {
+        counted >= time || self.done >= requests
+    }
+
     /// What a pool of this size gets done per second; `None` if the pool was not full, by Little's law: then something
     /// else was the limit, and nothing was learnt about this one.
     #[expect(clippy::cast_precision_loss)] // a limit is small
@@ -189,9 +193,15 @@ impl Limiter {
         }
         let power = self.epoch.power(self.limit, counted);
         let enough = match (&self.phase, power) {
-            (Phase::Ramp(_) | Phase::Recover { .. }, _) => true,
+            (Phase::Recover { .. }, _) => true,
+            (Phase::Ramp(rungs), Some(power))
+                if rungs.last().is_none_or(|last| power > GROWING * last.power) =>
+            {
+                true
+            }
+            (Phase::Ramp(_), _) => self.epoch.has_had(ROUGH_LOOK, counted),
             (Phase::Away { home, .. }, Some(power)) if home.is_clearly_above(power) => true,
-            _ => counted >= LONGEST_LOOK || (counted >= LOOK && self.epoch.done >= CLOSE_LOOK),
+            _ => counted >= SHORTEST_CLOSE_LOOK && self.epoch.has_had(CLOSE_LOOK, counted),
         };
         if enough {
             self.epoch = Epoch::at(now);
@@ -272,7 +282,7 @@ impl Limiter {
             [.., two_before, _, _] => here.power < TWO_DOUBLINGS * two_before.power,
             _ => false,
         };
-        if past_the_knee || here.power < COLLAPSE * most || self.limit == self.max {
+        if past_the_knee || self.limit == self.max {
             self.cuts = 0;
             let enough = rungs.iter().find(|rung| rung.power >= NEARLY * most);
             self.limit = enough.map_or(here.limit, |rung| rung.limit);

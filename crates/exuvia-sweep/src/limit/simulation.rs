@@ -46,26 +46,48 @@ impl Server for Cores {
 }
 
 /// A server of which only some (concurrency, rate) pairs were measured; in between, a straight line.
-pub(super) struct Measured(pub(super) &'static [(f64, f64)]);
+pub(super) struct Measured {
+    pub(super) pairs: &'static [(f64, f64)],
+    /// By how much the server is faster or slower than that at times, because of what else it does.
+    pub(super) moods: f64,
+    mood: (u128, f64),
+}
 
 impl Measured {
+    pub(super) fn new(pairs: &'static [(f64, f64)], moods: f64) -> Self {
+        Self {
+            pairs,
+            moods,
+            mood: (0, 1.0),
+        }
+    }
+
     pub(super) fn rate(&self, concurrency: f64) -> f64 {
-        let above = self.0.iter().position(|(n, _)| *n >= concurrency);
+        let above = self.pairs.iter().position(|(n, _)| *n >= concurrency);
         match above {
-            Some(0) => self.0[0].1 * concurrency / self.0[0].0,
+            Some(0) => self.pairs[0].1 * concurrency / self.pairs[0].0,
             Some(above) => {
-                let ((n0, r0), (n1, r1)) = (self.0[above - 1], self.0[above]);
+                let ((n0, r0), (n1, r1)) = (self.pairs[above - 1], self.pairs[above]);
                 r0 + (r1 - r0) * (concurrency - n0) / (n1 - n0)
             }
-            None => self.0[self.0.len() - 1].1,
+            None => self.pairs[self.pairs.len() - 1].1,
         }
     }
 }
 
 impl Server for Measured {
-    fn answer(&mut self, _: Duration, in_flight: usize, chance: &mut Chance) -> (Duration, Option<Pressure>) {
+    fn answer(
+        &mut self,
+        at: Duration,
+        in_flight: usize,
+        chance: &mut Chance,
+    ) -> (Duration, Option<Pressure>) {
+        let third = at.as_millis() / 333;
+        if self.mood.0 != third {
+            self.mood = (third, 1.0 + self.moods * (2.0 * chance.uniform() - 1.0));
+        }
         let in_flight = f64::from(u32::try_from(in_flight).expect("few"));
-        let latency = Duration::from_secs_f64(in_flight / self.rate(in_flight));
+        let latency = Duration::from_secs_f64(in_flight / self.rate(in_flight) / self.mood.1);
         (latency.mul_f64(chance.about_one()), None)
     }
 }
@@ -94,15 +116,19 @@ impl<S: Server> Server for Throttling<S> {
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    /// Between 0.5 and 1.5, rarely ten times that: some requests are always slow.
-    fn about_one(&mut self) -> f64 {
+    /// Between 0 and 1.
+    fn uniform(&mut self) -> f64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        let uniform = f64::from((self.0 >> 32) as u32) / f64::from(u32::MAX);
-        let factor = if self.0 >> 33 & 0xff == 0 { 10.0 } else { 0.965 };
-        factor * (0.5 + uniform)
+        f64::from((self.0 >> 32) as u32) / f64::from(u32::MAX)
+    }
+
+    /// Between 0.5 and 1.5, rarely ten times that: some requests are always slow.
+    fn about_one(&mut self) -> f64 {
+        let factor = if self.uniform() < 0.004 { 10.0 } else { 0.965 };
+        factor * (0.5 + self.uniform())
     }
 }
 

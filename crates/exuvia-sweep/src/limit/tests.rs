@@ -23,19 +23,31 @@ const PLAIN: &[(f64, f64)] = &[
 /// The same behind a validating webhook that takes 10 ms.
 const BEHIND_WEBHOOK: &[(f64, f64)] = &[(1.0, 35.0), (32.0, 330.0), (64.0, 367.0), (128.0, 354.0)];
 
-/// How a server is met, whatever the luck: the least rate of all seeds, and the middle of where the limit was in the last
-/// half of the requests.
-fn met<S: Server>(server: impl Fn() -> S, max: usize, requests: usize) -> (f64, f64) {
-    let mut limits = Vec::new();
-    let mut least = f64::MAX;
+/// How a server is met by forty pools of different luck.
+struct Met {
+    /// The rate of the one with the least.
+    least: f64,
+    /// The rate of the one in the middle.
+    middle: f64,
+    /// Where the limit of the one in the middle was in the last half of the requests.
+    limit: f64,
+}
+
+fn met<S: Server>(server: impl Fn() -> S, max: usize, requests: usize) -> Met {
+    let (mut rates, mut limits) = (Vec::new(), Vec::new());
     for seed in SEEDS {
         let (rate, after_each) = Pool::new(server(), max, seed).work(requests);
-        least = least.min(rate);
+        rates.push(rate);
         let late = after_each[requests / 2..].iter().map(|limit| number(*limit));
         limits.push(late.sum::<f64>() / number(requests - requests / 2));
     }
+    rates.sort_by(f64::total_cmp);
     limits.sort_by(f64::total_cmp);
-    (least, limits[limits.len() / 2])
+    Met {
+        least: rates[0],
+        middle: rates[rates.len() / 2],
+        limit: limits[limits.len() / 2],
+    }
 }
 
 fn number(small: usize) -> f64 {
@@ -48,29 +60,34 @@ fn a_server_of_limited_capacity_is_met_near_its_knee() {
         let server = || Cores::new(cores, service * MS, delay * MS);
         let knee = server().knee();
         let best = number(cores) / (service * MS).as_secs_f64();
-        let (least, limit) = met(server, 64, 20_000);
+        let Met { least, limit, .. } = met(server, 64, 20_000);
         assert!(limit > 0.9 * knee && limit < 2.0 * knee, "knee {knee}: {limit}");
-        assert!(least > 0.92 * best, "knee {knee}: {least} of {best}");
+        assert!(least > 0.94 * best, "knee {knee}: {least} of {best}");
     }
 }
 
 #[test]
 fn on_the_measured_server_nearly_all_that_it_can_do_is_done() {
-    let (least, limit) = met(|| Measured(PLAIN), 32, 10_000);
-    assert!(least > 0.95 * 480.0 && limit > 27.0, "{least} at {limit}");
-    let (least, limit) = met(|| Measured(PLAIN), 64, 10_000);
+    let Met { least, limit, .. } = met(|| Measured::new(PLAIN, 0.0), 32, 10_000);
+    assert!(least > 0.94 * 480.0 && limit > 27.0, "{least} at {limit}");
+    let Met { least, limit, .. } = met(|| Measured::new(PLAIN, 0.0), 64, 10_000);
     assert!(least > 0.93 * 480.0 && limit < 48.0, "{least} at {limit}");
+    // With others at work on it, not every pool is so lucky.
+    let Met { middle, limit, .. } = met(|| Measured::new(PLAIN, 0.2), 32, 10_000);
+    assert!(middle > 0.94 * 480.0 && limit > 24.0, "{middle} at {limit}");
 }
 
 #[test]
 fn behind_a_slow_webhook_the_limit_grows() {
-    let (least, limit) = met(|| Measured(BEHIND_WEBHOOK), 32, 10_000);
-    assert!(least > 0.94 * 330.0 && limit > 30.0, "{least} at {limit}");
-    let (least, limit) = met(|| Measured(BEHIND_WEBHOOK), 128, 10_000);
-    assert!(
-        least > 0.9 * 367.0 && limit > 45.0 && limit < 100.0,
-        "{least} at {limit}"
-    );
+    for moods in [0.0, 0.2] {
+        let Met { least, limit, .. } = met(|| Measured::new(BEHIND_WEBHOOK, moods), 32, 10_000);
+        assert!(least > 0.92 * 330.0 && limit > 30.0, "{least} at {limit}");
+        let Met { middle, limit, .. } = met(|| Measured::new(BEHIND_WEBHOOK, moods), 128, 10_000);
+        assert!(
+            middle > 0.92 * 367.0 && limit > 45.0 && limit < 100.0,
+            "{middle} at {limit}"
+        );
+    }
 }
 
 #[test]
@@ -88,7 +105,7 @@ fn under_throttling_the_pool_stays_below_and_still_gets_most_done() {
         inner: Cores::new(32, 10 * MS, 0 * MS),
         most: 12,
     };
-    let (least, limit) = met(server, 32, 20_000);
+    let Met { least, limit, .. } = met(server, 32, 20_000);
     assert!(limit > 8.0 && limit <= 12.0, "{limit}");
     assert!(least > 0.7 * 1200.0, "{least}");
 }

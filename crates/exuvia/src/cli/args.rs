@@ -54,7 +54,7 @@ pub struct DemoArgs {
     #[arg(long)]
     pub keep: bool,
     /// The API server's port on 127.0.0.1, instead of a free one
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
 }
 
@@ -205,8 +205,8 @@ pub struct AuditArgs {
 /// Arguments of `exuvia storage migrate`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateArgs {
-    /// CRDs by name (widgets.example.com), or built-in resources (secrets, deployments.apps)
-    #[arg(required_unless_present_any = ["all", "labelled"], conflicts_with_all = ["all", "labelled"])]
+    /// CRDs by full name (widgets.example.com), or built-in resources (secrets, deployments.apps); or --all, or --labelled
+    #[arg(value_name = "NAME", required_unless_present_any = ["all", "labelled"], conflicts_with_all = ["all", "labelled"])]
     pub names: Vec<String>,
     /// Every CRD of the cluster
     #[arg(long, conflicts_with = "labelled")]

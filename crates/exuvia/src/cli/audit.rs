@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use exuvia_storage::audit::{Options, Report, ResourceReport, audit};
 
 use super::args::AuditArgs;
-use super::output::table;
+use super::output::{count, table};
 
 pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     let report = audit(&Options {
@@ -18,7 +18,7 @@ pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
         ..Options::default()
     })
     .await?;
-    args.output.print(&report, || print(&report))?;
+    args.output.print(&report, || text(&report))?;
     Ok(if report.is_current() {
         ExitCode::SUCCESS
     } else {
@@ -26,53 +26,57 @@ pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn print(report: &Report) {
+fn text(report: &Report) -> String {
     let rows: Vec<Vec<String>> = report.resources.iter().map(row).collect();
-    print!(
-        "{}",
-        table(
-            &["RESOURCE", "OBJECTS", "STORED AT", "UNREADABLE", "VERDICT"],
-            &rows
-        )
+    let mut text = table(
+        &["RESOURCE", "OBJECTS", "STORED AT", "UNREADABLE", "VERDICT"],
+        &rows,
     );
     for resource in &report.resources {
+        let name = &resource.name;
         for unreadable in &resource.unreadable {
-            println!(
-                "{}: {} objects cannot be read: {}",
-                resource.name, unreadable.objects, unreadable.cause
-            );
+            let objects = count(unreadable.objects, "object");
+            text.push_str(&format!(
+                "{name}: {objects} cannot be read: {}\n",
+                unreadable.cause
+            ));
         }
-        let say = |versions: &[String], what: &str| {
+        for (versions, what) in [
+            (
+                &resource.undefined_versions,
+                "is no version of the CRD any more, but objects are stored at it: serve it again",
+            ),
+            (
+                &resource.unlisted_versions,
+                "is not in storedVersions, but objects are stored at it: it was trimmed too early",
+            ),
+            (
+                &resource.empty_versions,
+                "is in storedVersions, but no object is stored at it",
+            ),
+        ] {
             if !versions.is_empty() {
-                println!("{}: {} {what}", resource.name, versions.join(", "));
+                text.push_str(&format!("{name}: {} {what}\n", versions.join(", ")));
             }
-        };
-        say(
-            &resource.undefined_versions,
-            "is no version of the CRD any more, but objects are stored at it: serve it again",
-        );
-        say(
-            &resource.unlisted_versions,
-            "is not in storedVersions, but objects are stored at it: it was trimmed too early",
-        );
-        say(
-            &resource.empty_versions,
-            "is in storedVersions, but no object is stored at it",
-        );
-    }
-    for resource in report.resources.iter().filter(|resource| resource.offending > 0) {
-        println!(
-            "\n{}: {} objects are not stored at the storage version",
-            resource.name, resource.offending
-        );
+        }
+        if resource.offending > 0 {
+            let objects = count(resource.offending, "object");
+            text.push_str(&format!(
+                "\n{name}: {objects} not stored at the storage version\n"
+            ));
+        }
         for offender in &resource.offenders {
-            println!("  {} at {}", offender.key, offender.api_version);
+            text.push_str(&format!("  {} at {}\n", offender.key, offender.api_version));
         }
     }
-    println!(
-        "\n{} objects at etcd revision {}, read from {}",
-        report.objects, report.revision, report.endpoint
-    );
+    if report.restarted {
+        text.push_str("\netcd was compacted meanwhile, so all was read once more\n");
+    }
+    let objects = count(report.objects, "object");
+    text + &format!(
+        "\n{objects} at etcd revision {}, read from {}\n",
+        report.revision, report.endpoint
+    )
 }
 
 fn row(resource: &ResourceReport) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! The cluster that a command works on: kubeconfig, context, a client that never waits for ever.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use exuvia_write::Writer;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -31,16 +31,48 @@ impl Cluster {
             None if args.context.is_some() => Config::from_kubeconfig(&options)
                 .await
                 .context("the kubeconfig cannot be used")?,
-            None => Config::infer().await.context(
-                "no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster",
-            )?,
+            None => {
+                // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
+                if let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
+                    let path = path.to_string_lossy().into_owned();
+                    Config::from_kubeconfig(&options).await.map_err(|error| {
+                        anyhow!(
+                            "KUBECONFIG names {path}, which cannot be used: {}",
+                            root_cause(&error)
+                        )
+                    })?
+                } else {
+                    Config::infer().await.map_err(|_| {
+                        anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
+                    })?
+                }
+            }
         };
         let writer = Writer::named("exuvia").user_agent(concat!("exuvia/", env!("CARGO_PKG_VERSION")));
         let client = writer.connect(config.clone())?;
+        // The one place that can say where it tried to go. What the answer is does not matter here.
+        if let Err(error) = client.apiserver_version().await
+            && !matches!(error, kube::Error::Api(_))
+        {
+            let context = args
+                .context
+                .as_deref()
+                .map(|name| format!(" (context {name})"))
+                .unwrap_or_default();
+            bail!(
+                "the API server at {}{context} cannot be reached: {}; check the kubeconfig and the network",
+                config.cluster_url,
+                root_cause(&error)
+            );
+        }
         Ok(Self {
             config,
             client,
             writer,
         })
     }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root_cause)
 }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use exuvia_storage::definition::Definition;
+use exuvia_storage::droppable::droppable;
 use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::assets::Assets;
 use exuvia_testenv::{ControlPlane, Widgets};
@@ -15,6 +17,7 @@ use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::DemoArgs;
+use super::output::say;
 use crate::build_progress;
 
 const GROUP: &str = "demo.exuvia.dev";
@@ -65,7 +68,7 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     show_stored(&control_plane, &client, &widgets).await?;
     let refusal = drop_old_version(&client, &widgets).await?;
     done("Dropping v1alpha1 from the CRD now is refused by the API server:");
-    println!("    {refusal}\n");
+    say(&format!("    {refusal}\n\n"))?;
 
     migrate(&control_plane, &widgets).await?;
     show_stored(&control_plane, &client, &widgets).await?;
@@ -76,9 +79,11 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
 
     if args.keep {
         let kubeconfig = control_plane.admin().kubeconfig()?;
-        println!("\nThe control plane stays up until Ctrl-C. In another terminal:\n");
-        println!("    export KUBECONFIG={}", kubeconfig.display());
-        println!("    kubectl get widgets.{GROUP}\n");
+        say(&format!(
+            "\nThe control plane stays up until Ctrl-C. In another terminal, with a kubectl of your own:\n\n    \
+             export KUBECONFIG={}\n    kubectl get widgets.{GROUP}\n\n",
+            kubeconfig.display()
+        ))?;
         std::future::pending::<()>().await;
     }
     Ok(())
@@ -97,16 +102,20 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
     let client = writer.connect(config.clone())?;
     let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options)
         .await?
-        .watched_by(super::migrate::show(widgets.crd_name()));
+        .watched_by(super::bars::show(widgets.crd_name()));
     let report = engine.run().await?;
     if report.end != End::Migrated {
         bail!("the migration did not end well: {:?}", report.end);
     }
     done("exuvia storage migrate:");
-    super::migrate::print_summary(&super::migrate::Summary {
+    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client()?);
+    let definition = Definition::read(&crds.get(&widgets.crd_name()).await?);
+    let droppable_versions = droppable(&definition, &report.owners);
+    say(&super::migrate::Summary {
         report,
-        droppable_versions: vec!["v1alpha1".into()],
-    });
+        droppable_versions,
+    }
+    .text())?;
     Ok(())
 }
 
@@ -124,13 +133,11 @@ async fn apply(client: &Client, widgets: &Widgets) -> anyhow::Result<()> {
 /// Counts from etcd's bytes: the API cannot tell at which version an object is stored.
 async fn show_stored(control_plane: &ControlPlane, client: &Client, widgets: &Widgets) -> anyhow::Result<()> {
     let counts = control_plane.stored(GROUP, "widgets").count_by_version().await?;
-    println!("\n    what etcd holds          objects");
+    let mut text = "\n    what etcd holds          objects\n".to_owned();
     for version in ["v1alpha1", "v1"] {
         let api_version = format!("{GROUP}/{version}");
-        println!(
-            "    {api_version:<24} {:>7}",
-            counts.get(&api_version).copied().unwrap_or_default()
-        );
+        let count = counts.get(&api_version).copied().unwrap_or_default();
+        text.push_str(&format!("    {api_version:<24} {count:>7}\n"));
     }
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let stored = crds
@@ -138,11 +145,10 @@ async fn show_stored(control_plane: &ControlPlane, client: &Client, widgets: &Wi
         .await?
         .status
         .and_then(|status| status.stored_versions);
-    println!(
-        "    status.storedVersions    {}\n",
+    say(&format!(
+        "{text}    status.storedVersions    {}\n\n",
         stored.unwrap_or_default().join(", ")
-    );
-    Ok(())
+    ))
 }
 
 /// Tries to drop v1alpha1 and returns what the server said to that.
@@ -160,5 +166,5 @@ fn done(what: &str) {
     } else {
         "✔"
     };
-    println!("{mark} {what}");
+    let _ = say(&format!("{mark} {what}\n")); // whoever has gone away misses nothing
 }

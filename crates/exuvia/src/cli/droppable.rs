@@ -48,8 +48,9 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
         });
     }
     args.cluster.output.print(&verdicts, || {
+        let mut text = String::new();
         if verdicts.is_empty() {
-            println!("yes: the manifests drop no version");
+            text.push_str("yes: the manifests drop no version\n");
         }
         for Verdict {
             crd,
@@ -59,14 +60,13 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
         } in &verdicts
         {
             if *droppable {
-                println!("yes: nothing holds {version} of {crd}");
+                text.push_str(&format!("yes: nothing holds {version} of {crd}\n"));
             } else {
-                println!("no: {version} of {crd} is held by");
-                for blocker in blockers {
-                    println!("  {blocker}");
-                }
+                text.push_str(&format!("no: {version} of {crd} is held by\n"));
+                text.extend(blockers.iter().map(|blocker| format!("  {blocker}\n")));
             }
         }
+        text
     })?;
     let all = verdicts.iter().all(|verdict| verdict.droppable);
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -131,42 +131,43 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     let requests = requests(&cluster, &definition, &args.version).await;
     let answer = serde_json::json!({"writers": users, "requestsSinceServerStart": requests});
     args.cluster.output.print(&answer, || {
-        match &requests {
+        let mut text = match &requests {
             Some(requests) if requests.is_empty() => {
-                println!("no request for it since the API server started");
+                "no request for it since the API server started\n".to_owned()
             }
             Some(requests) => {
                 let counts: Vec<String> = requests
                     .iter()
                     .map(|(verb, count)| format!("{count} {verb}"))
                     .collect();
-                println!(
-                    "requests for it since the API server started: {}",
+                format!(
+                    "requests for it since the API server started: {}\n",
                     counts.join(", ")
-                );
+                )
             }
-            None => println!("requests for it: not known, /metrics of the API server may not be read"),
+            None => "requests for it: not known, /metrics of the API server may not be read\n".to_owned(),
+        };
+        if definition.version(&args.version).is_none() {
+            let (crd, versions) = (&args.crd, versions(&definition));
+            text.push_str(&format!(
+                "{crd} has no version {} (any more): it has {versions}\n",
+                args.version
+            ));
         }
         if users.is_empty() {
-            println!("nobody owns fields of {} at {}", args.crd, args.version);
-            return;
+            return text + &format!("nobody owns fields of {} at {}\n", args.crd, args.version);
         }
-        let rows: Vec<Vec<String>> = users
-            .iter()
-            .map(|user| {
-                let last = user.owner.last.map(|last| last.to_string()).unwrap_or_default();
-                vec![
-                    user.manager.clone(),
-                    user.owner.objects.to_string(),
-                    last,
-                    user.owner.example.clone(),
-                ]
-            })
-            .collect();
-        print!(
-            "{}",
-            table(&["MANAGER", "OBJECTS", "LAST WRITE", "EXAMPLE"], &rows)
-        );
+        let row = |user: &User| {
+            let last = user.owner.last.map(|last| last.to_string()).unwrap_or_default();
+            vec![
+                user.manager.clone(),
+                user.owner.objects.to_string(),
+                last,
+                user.owner.example.clone(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = users.iter().map(row).collect();
+        text + &table(&["MANAGER", "OBJECTS", "LAST WRITE", "EXAMPLE"], &rows)
     })
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use exuvia_storage::lint::{Input, Options, Outcome, lint};
 
 use super::args::LintArgs;
+use super::output::count;
 
 pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let inputs: Vec<Input> = args.paths.iter().map(Input::from_argument).collect();
@@ -14,23 +15,42 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let report = lint(&inputs, &options)?;
+    for note in &report.notes {
+        eprintln!("note: {note}");
+    }
     args.output.print(&report, || {
-        report.notes.iter().for_each(|note| eprintln!("note: {note}"));
-        report.findings.iter().for_each(|finding| println!("{finding}"));
-        match report.outcome() {
-            Outcome::Clean => println!(
-                "{} CRDs in {} files: {} opted in, {} excluded",
-                report.checked, report.files, report.opted_in, report.excluded
-            ),
-            Outcome::Findings => println!("{} findings in {} files", report.findings.len(), report.files),
-            Outcome::NoCrds => println!("no CRD in {} files: is the path right?", report.files),
-            Outcome::NoCrdsInGroups => {
-                println!(
-                    "{} CRDs, but none in the groups asked for: is --groups right?",
-                    report.other_groups
-                );
-            }
+        let mut text = String::new();
+        for finding in &report.findings {
+            text.push_str(&format!(
+                "{finding}
+"
+            ));
         }
+        text.push_str(&match report.outcome() {
+            Outcome::Clean => format!(
+                "{} in {}: {} opted in, {} excluded\n",
+                count(report.checked as u64, "CRD"),
+                count(report.files as u64, "file"),
+                report.opted_in,
+                report.excluded
+            ),
+            Outcome::Findings => format!(
+                "{} in {}\n",
+                count(report.findings.len() as u64, "finding"),
+                count(report.files as u64, "file")
+            ),
+            Outcome::NoCrds => format!(
+                "no CRD in {}: is the path right?\n",
+                count(report.files as u64, "file")
+            ),
+            Outcome::NoCrdsInGroups => {
+                format!(
+                    "{}, but none in the groups asked for: is --groups right?\n",
+                    count(report.other_groups as u64, "CRD")
+                )
+            }
+        });
+        text
     })?;
     Ok(if report.outcome() == Outcome::Clean {
         ExitCode::SUCCESS

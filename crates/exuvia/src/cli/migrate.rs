@@ -1,25 +1,21 @@
 //! `exuvia storage migrate`: one bar per resource, one summary at the end.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{
-    Activity, End, Engine, Options, Report, Verified, droppable, is_in_groups, migrate_builtin,
-};
-use exuvia_sweep::{Control, Pressure, Progress};
-use indicatif::{ProgressBar, ProgressStyle};
+use exuvia_storage::{End, Engine, Options, Report, Verified, droppable, is_in_groups, migrate_builtin};
+use exuvia_sweep::{Control, Pressure};
+use exuvia_write::Writer;
 use kube::api::ApiResource;
-use kube::discovery::Discovery;
+use kube::discovery::{ApiGroup, Discovery};
 use serde::Serialize;
-use tokio::sync::watch;
 
 use super::args::MigrateArgs;
+use super::bars::show;
 use super::cluster::Cluster;
-use super::plan::definitions;
+use super::output::count;
+use super::plan::{definitions, no_crds};
 
 /// What is to be migrated.
 enum Target {
@@ -39,10 +35,6 @@ pub(super) struct Summary {
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let targets = targets(&cluster, args).await?;
-    if args.dry_run {
-        print_plan(&targets);
-        return Ok(ExitCode::SUCCESS);
-    }
     let control = Control::new();
     // A writer that is answered 429 waits by itself; the sweep must learn of it at once, and send less.
     let brake = control.clone();
@@ -61,59 +53,73 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         }
     });
     let mut summaries = Vec::new();
-    for target in targets {
-        let report = match &target {
-            Target::Crd(definition) => {
-                Engine::new(
-                    &cluster.config,
-                    cluster.client.clone(),
-                    writer.clone(),
-                    &definition.name,
-                    options(args),
-                )
-                .await?
-                .controlled_by(control.clone())
-                .watched_by(show(definition.name.clone()))
-                .run()
-                .await?
-            }
-            Target::BuiltIn(resource) => {
-                let shown = show(resource.plural.clone());
-                migrate_builtin(
-                    &cluster.client,
-                    &writer,
-                    resource,
-                    &options(args),
-                    &control,
-                    &shown,
-                )
-                .await?
-            }
-        };
-        let droppable_versions = match (&target, &report.end) {
-            (Target::Crd(definition), End::Migrated | End::Clean) => {
-                let mut definition = definition.clone();
-                definition.crd.stored.clone_from(&report.stored_after);
-                droppable::droppable(&definition, &report.owners)
-            }
-            _ => Vec::new(),
-        };
-        summaries.push(Summary {
-            report,
-            droppable_versions,
-        });
+    for target in &targets {
+        // One that fails must not hide what was done to the others.
+        let report = migrate(&cluster, &writer, &control, target, args)
+            .await
+            .unwrap_or_else(|error| Report {
+                resource: target.name(),
+                end: End::Stalled {
+                    reason: "Error",
+                    message: super::sentence(&error),
+                },
+                ..Report::default()
+            });
+        summaries.push(Summary::of(report, target));
     }
     args.cluster
         .output
-        .print(&summaries, || summaries.iter().for_each(print_summary))?;
-    let all_well = summaries
+        .print(&summaries, || summaries.iter().map(Summary::text).collect())?;
+    let stopped = summaries
         .iter()
-        .all(|s| matches!(s.report.end, End::Migrated | End::Clean));
-    Ok(if all_well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+        .any(|summary| summary.report.end == End::Cancelled);
+    let fine =
+        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
+    Ok(match summaries.iter().all(|summary| fine(&summary.report.end)) {
+        true => ExitCode::SUCCESS,
+        false if stopped => ExitCode::from(130),
+        false => ExitCode::FAILURE,
     })
+}
+
+async fn migrate(
+    cluster: &Cluster,
+    writer: &Writer,
+    control: &Control,
+    target: &Target,
+    args: &MigrateArgs,
+) -> anyhow::Result<Report> {
+    let options = options(args);
+    match target {
+        Target::Crd(definition) => {
+            let (client, name) = (cluster.client.clone(), definition.name.clone());
+            let engine = Engine::new(&cluster.config, client, writer.clone(), &name, options).await?;
+            let mut engine = engine.controlled_by(control.clone()).watched_by(show(name));
+            Ok(if args.dry_run {
+                engine.rehearse().await?
+            } else {
+                engine.run().await?
+            })
+        }
+        Target::BuiltIn(_) if args.dry_run => Ok(Report {
+            resource: target.name(),
+            ..Report::default()
+        }),
+        Target::BuiltIn(resource) => {
+            let shown = show(resource.plural.clone());
+            Ok(migrate_builtin(&cluster.client, writer, resource, &options, control, &shown).await?)
+        }
+    }
+}
+
+impl Target {
+    fn name(&self) -> String {
+        match self {
+            Self::Crd(definition) => definition.name.clone(),
+            Self::BuiltIn(resource) if resource.group.is_empty() => resource.plural.clone(),
+            Self::BuiltIn(resource) => format!("{}.{}", resource.plural, resource.group),
+        }
+    }
 }
 
 fn options(args: &MigrateArgs) -> Options {
@@ -132,9 +138,7 @@ fn options(args: &MigrateArgs) -> Options {
 }
 
 async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Target>> {
-    let all = definitions(cluster)
-        .await
-        .context("the cluster's CRDs cannot be listed")?;
+    let all = definitions(cluster).await?;
     let opt_in = args.opt_in.to_opt_in();
     if args.names.is_empty() {
         let wanted = |definition: &Definition| {
@@ -144,24 +148,44 @@ async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Ta
                 is_in_groups(&definition.group, &opt_in.groups)
             }
         };
-        return Ok(all
+        let targets: Vec<Target> = all
             .into_iter()
             .filter(wanted)
             .map(|d| Target::Crd(Box::new(d)))
-            .collect());
+            .collect();
+        match targets.is_empty() {
+            true if args.labelled => bail!(
+                "no CRD carries the label {} in the groups asked for",
+                opt_in.label
+            ),
+            true => bail!(no_crds(&opt_in.groups)),
+            false => return Ok(targets),
+        }
     }
     let mut targets = Vec::new();
     for name in &args.names {
         match all.iter().find(|definition| definition.name == *name) {
             Some(definition) => targets.push(Target::Crd(Box::new(definition.clone()))),
-            None => targets.push(Target::BuiltIn(built_in(cluster, name).await?)),
+            None => targets.push(Target::BuiltIn(built_in(cluster, name, &all).await?)),
         }
     }
     Ok(targets)
 }
 
-/// A built-in resource by plural, or by `plural.group`.
-async fn built_in(cluster: &Cluster, name: &str) -> anyhow::Result<ApiResource> {
+/// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions to look after, and
+/// goes by its full name.
+async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow::Result<ApiResource> {
+    let meant: Vec<&str> = crds
+        .iter()
+        .filter(|crd| crd.plural == name || crd.kind == name)
+        .map(|crd| crd.name.as_str())
+        .collect();
+    if !meant.is_empty() {
+        bail!(
+            "a CRD goes by its full name: did you mean {}?",
+            meant.join(" or ")
+        );
+    }
     let discovery = Discovery::new(cluster.client.clone())
         .run()
         .await
@@ -169,171 +193,128 @@ async fn built_in(cluster: &Cluster, name: &str) -> anyhow::Result<ApiResource> 
     let (plural, wanted) = name
         .split_once('.')
         .map_or((name, None), |(plural, group)| (plural, Some(group)));
-    for group in discovery.groups() {
-        if wanted.is_some_and(|wanted| wanted != group.name()) {
-            continue;
-        }
-        for (resource, _) in group.recommended_resources() {
-            if resource.plural == plural {
-                return Ok(resource);
+    let mut found: Vec<ApiResource> = discovery
+        .groups()
+        .filter(|group| wanted.is_none_or(|wanted| wanted == group.name()))
+        .filter(|group| {
+            crds.iter()
+                .all(|crd| crd.group != group.name() || crd.plural != plural)
+        })
+        .flat_map(ApiGroup::recommended_resources)
+        .map(|(resource, _)| resource)
+        .filter(|resource| resource.plural == plural)
+        .collect();
+    let full_name = |resource: &ApiResource| format!("{plural}.{}", resource.group);
+    match found.len() {
+        0 => bail!(
+            "there is no CRD or built-in resource named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
+        ),
+        1 => Ok(found.remove(0)),
+        // One in the core group has no other name than its plural; `events` is the one such case.
+        _ => match found.iter().position(|resource| resource.group.is_empty()) {
+            Some(core) => Ok(found.remove(core)),
+            None => bail!(
+                "{name} is ambiguous: {}",
+                found.iter().map(full_name).collect::<Vec<_>>().join(" or ")
+            ),
+        },
+    }
+}
+
+impl Summary {
+    fn of(report: Report, target: &Target) -> Self {
+        let droppable_versions = match (target, &report.end) {
+            (Target::Crd(definition), End::Migrated | End::Clean) => {
+                let mut definition = definition.clone();
+                definition.crd.stored.clone_from(&report.stored_after);
+                droppable::droppable(&definition, &report.owners)
             }
-        }
-    }
-    bail!(
-        "there is no CRD or built-in resource named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
-    )
-}
-
-fn print_plan(targets: &[Target]) {
-    for target in targets {
-        match target {
-            Target::Crd(definition) => {
-                let old = definition.crd.old_versions();
-                if old.is_empty() {
-                    println!(
-                        "{}: storedVersions is clean; managedFields would be looked at",
-                        definition.name
-                    );
-                } else {
-                    println!(
-                        "{}: would rewrite its objects at {}, verify that, and trim {}",
-                        definition.name,
-                        definition.crd.storage,
-                        old.join(", ")
-                    );
-                }
-            }
-            Target::BuiltIn(resource) => {
-                println!("{}: would rewrite its objects and verify that", resource.plural);
-            }
-        }
-    }
-}
-
-/// Bars on a terminal, nothing elsewhere: the summary tells all.
-pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
-    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
-    move |activity| {
-        if !std::io::stderr().is_terminal() {
-            return;
-        }
-        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Activity::Settling(left) = &activity
-            && let Some(shown) = bar.as_ref().filter(|bar| bar.length().is_none())
-        {
-            shown.set_message(settling(&name, *left));
-            return;
-        }
-        if let Some(last) = bar.take() {
-            last.finish_and_clear();
-        }
-        *bar = Some(match activity {
-            Activity::Preflight => spinner(format!("{name}: looking at objects, nothing is written yet")),
-            Activity::Settling(left) => spinner(settling(&name, left)),
-            Activity::Trimming => spinner(format!("{name}: trimming storedVersions")),
-            Activity::Rewriting(progress) => follow(&name, "rewriting", progress),
-            Activity::Verifying(progress) => follow(&name, "verifying", progress),
-        });
-    }
-}
-
-fn settling(name: &str, left: Duration) -> String {
-    format!(
-        "{name}: waiting {:.0} s more, until no API server can be behind",
-        left.as_secs_f64().ceil()
-    )
-}
-
-fn spinner(message: String) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(message);
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
-}
-
-fn follow(name: &str, what: &str, mut progress: watch::Receiver<Progress>) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ");
-    let bar = ProgressBar::new(0)
-        .with_style(style)
-        .with_message(format!("{name}: {what}"));
-    let shown = bar.clone();
-    tokio::spawn(async move {
-        while progress.changed().await.is_ok() {
-            let now = progress.borrow_and_update().clone();
-            shown.set_length(now.total.unwrap_or_default().max(now.done()));
-            shown.set_position(now.done());
-            let eta = now
-                .eta
-                .map(|eta| format!(", {} s left", eta.as_secs()))
-                .unwrap_or_default();
-            shown.set_prefix(format!("{:.0}/s, {} at once{eta}", now.rate, now.concurrency));
-        }
-    });
-    bar
-}
-
-pub(super) fn print_summary(summary: &Summary) {
-    let Summary {
-        report,
-        droppable_versions,
-    } = summary;
-    let name = &report.resource;
-    match &report.end {
-        End::Clean => println!("{name}: clean, nothing was written"),
-        End::Gone => println!("{name}: the CRD is gone"),
-        End::Cancelled | End::Unfinished => println!("{name}: stopped, nothing was trimmed"),
-        End::Stalled { reason, message } => println!("{name}: stalled ({reason}): {message}"),
-        End::Migrated => println!("{name}: migrated"),
-    }
-    let tally = report.rewrite;
-    if tally.done() > 0 {
-        println!(
-            "  {} rewritten, {} current, {} gone, {} written meanwhile, {} in conflict, {} failed",
-            tally.rewritten, tally.current, tally.gone, tally.skipped, tally.conflict, tally.failed
-        );
-    }
-    if let Some(verified) = report.verified {
-        let how = match verified {
-            Verified::Proof => {
-                "each object is proven by its resourceVersion, the rest and a sample by a patch"
-            }
-            Verified::Full => "every object was patched once more and came back unchanged",
+            _ => Vec::new(),
         };
-        println!("  verified: {how}");
+        Self {
+            report,
+            droppable_versions,
+        }
     }
-    if report.mutated > 0 {
-        println!(
-            "  {} objects change with every write: a webhook stamps them",
-            report.mutated
-        );
-    }
-    for failure in report.failures.first.iter().take(10) {
-        let namespace = failure
-            .namespace
-            .as_ref()
-            .map(|n| format!("{n}/"))
-            .unwrap_or_default();
-        println!(
-            "  not done: {namespace}{} [{}] {}",
-            failure.name, failure.class, failure.message
-        );
-    }
-    let more = report.failures.count().saturating_sub(10);
-    if more > 0 {
-        println!("  and {more} more; -o json shows up to 100");
-    }
-    if report.end == End::Migrated
-        && !report.stored_before.is_empty()
-        && report.stored_before != report.stored_after
-    {
-        println!(
-            "  storedVersions: {} -> {}",
-            report.stored_before.join(", "),
-            report.stored_after.join(", ")
-        );
-    }
-    if !droppable_versions.is_empty() {
-        println!("  may be dropped from the CRD: {}", droppable_versions.join(", "));
+
+    /// For people: one line on how it ended, and what there is to know below it.
+    pub(super) fn text(&self) -> String {
+        let Self {
+            report,
+            droppable_versions,
+        } = self;
+        let mut text = format!("{}: ", report.resource);
+        text.push_str(&match &report.end {
+            End::Clean => "clean, nothing was written\n".to_owned(),
+            End::Gone => "the CRD is gone\n".to_owned(),
+            End::Cancelled => "stopped, nothing was trimmed\n".to_owned(),
+            End::Unfinished if report.stored_before.is_empty() => {
+                "would rewrite its objects and verify that\n".to_owned()
+            }
+            End::Unfinished => format!(
+                "nothing stands in the way; would rewrite its objects at {}, verify that, and trim {}\n",
+                report.storage_version,
+                report
+                    .stored_before
+                    .iter()
+                    .filter(|v| **v != report.storage_version)
+                    .cloned()
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+            End::Stalled { reason, message } => format!("stalled ({reason}): {message}\n"),
+            End::Migrated => "migrated\n".to_owned(),
+        });
+        let mut say = |line: String| text.push_str(&format!("  {line}\n"));
+        let tally = report.rewrite;
+        if tally.done() > 0 {
+            say(format!(
+                "{} rewritten, {} current, {} gone, {} written meanwhile, {} in conflict, {} failed",
+                tally.rewritten, tally.current, tally.gone, tally.skipped, tally.conflict, tally.failed
+            ));
+        }
+        match report.verified.filter(|_| report.verify.done() > 0) {
+            Some(Verified::Proof) => say(
+                "verified: by resourceVersions, as every API server was asked itself, and by patching the rest and a sample"
+                    .to_owned(),
+            ),
+            Some(Verified::Full) => say("verified: every object was patched once more and came back unchanged".to_owned()),
+            None => {}
+        }
+        if report.mutated > 0 {
+            say(format!(
+                "{} with every write: a webhook stamps them",
+                count(report.mutated, "object") + " changed"
+            ));
+        }
+        for failure in report.failures.first.iter().take(10) {
+            let namespace = failure
+                .namespace
+                .as_ref()
+                .map(|n| format!("{n}/"))
+                .unwrap_or_default();
+            say(format!(
+                "not done: {namespace}{} [{}] {}",
+                failure.name, failure.class, failure.message
+            ));
+        }
+        let more = report.failures.count().saturating_sub(10);
+        if more > 0 {
+            say(format!("and {more} more; -o json shows up to 100"));
+        }
+        if report.end == End::Migrated && report.stored_before != report.stored_after {
+            say(format!(
+                "storedVersions: {} -> {}",
+                report.stored_before.join(", "),
+                report.stored_after.join(", ")
+            ));
+        }
+        if !droppable_versions.is_empty() {
+            say(format!(
+                "may be dropped from the CRD: {}",
+                droppable_versions.join(", ")
+            ));
+        }
+        text
     }
 }

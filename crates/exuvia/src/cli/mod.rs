@@ -2,6 +2,7 @@
 
 mod args;
 mod audit;
+mod bars;
 mod cluster;
 mod demo;
 mod droppable;
@@ -23,8 +24,7 @@ pub fn run(cli: Cli) -> ExitCode {
     log_to_stderr(cli.verbose);
     let result = match cli.command {
         Command::Version => {
-            println!("exuvia {}", env!("CARGO_PKG_VERSION"));
-            Ok(ExitCode::SUCCESS)
+            output::say(concat!("exuvia ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| ExitCode::SUCCESS)
         }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "exuvia", &mut std::io::stdout());
@@ -63,8 +63,31 @@ fn log_to_stderr(verbose: u8) {
 }
 
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", sentence(error));
     ExitCode::from(code)
+}
+
+/// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let kube = cause.downcast_ref::<kube::Error>();
+        let own = match kube {
+            Some(kube::Error::Api(status)) => status.message.clone(),
+            _ => cause.to_string(),
+        };
+        if !text.contains(&own) {
+            text = if text.is_empty() {
+                own
+            } else {
+                format!("{text}: {own}")
+            };
+        }
+        if matches!(kube, Some(kube::Error::Api(_))) {
+            break;
+        }
+    }
+    text.lines().collect::<Vec<_>>().join(" ")
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -1,5 +1,7 @@
 //! Tables for people, JSON and YAML for machines.
 
+use std::io::Write;
+
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -16,15 +18,32 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints `value`, or whatever `for_people` prints.
-    pub(super) fn print(self, value: &impl Serialize, for_people: impl FnOnce()) -> anyhow::Result<()> {
-        match self {
+    /// Prints `value`, or what `for_people` makes of it.
+    pub(super) fn print(
+        self,
+        value: &impl Serialize,
+        for_people: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        say(&match self {
             Self::Table => for_people(),
-            Self::Json => println!("{}", serde_json::to_string_pretty(value)?),
-            Self::Yaml => print!("{}", serde_saphyr::to_string(value)?),
-        }
-        Ok(())
+            Self::Json => serde_json::to_string_pretty(value)? + "\n",
+            Self::Yaml => serde_saphyr::to_string(value)?,
+        })
     }
+}
+
+/// Writes to standard output. A reader that has gone away (`| head -1`) has seen enough: no error, and no panic.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// `1 object`, `2 objects`.
+pub(super) fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Columns as wide as their widest cell, two spaces between.

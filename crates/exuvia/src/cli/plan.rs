@@ -1,7 +1,11 @@
 //! `exuvia plan`: every CRD, what it still stores, and what to do next.
 
+use std::collections::BTreeMap;
+
+use anyhow::Context;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{Survey, excluded, is_in_groups};
+use exuvia_storage::droppable::droppable;
+use exuvia_storage::{Owner, Survey, excluded, is_in_groups};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -20,10 +24,16 @@ struct Line {
     stored_versions: Vec<String>,
     /// `None`: it cannot be counted.
     objects: Option<u64>,
-    opted_in: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opted_in: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excluded: Option<String>,
     verdict: String,
     next: String,
-    /// Versions that nothing holds; only where every object was looked at.
+    /// By version, who owns fields at it; only where every object was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owners: Option<BTreeMap<String, BTreeMap<String, Owner>>>,
+    /// Versions other than the storage version that nothing holds; only where every object was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     droppable: Option<Vec<String>>,
 }
@@ -33,35 +43,33 @@ pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let opt_in = args.opt_in.to_opt_in();
     let mut lines = Vec::new();
     for definition in definitions(&cluster).await? {
-        if !is_in_groups(&definition.group, &opt_in.groups) {
-            continue;
+        if is_in_groups(&definition.group, &opt_in.groups) {
+            let mut line = line(&cluster, &definition, args.ownership).await;
+            line.opted_in = Some(opt_in.includes(&definition));
+            line.excluded = excluded(&definition).map(str::to_owned);
+            lines.push(line);
         }
-        let opted_in = match excluded(&definition) {
-            Some(reason) => format!("excluded: {reason}"),
-            None if opt_in.includes(&definition) => "yes".to_owned(),
-            None => "no".to_owned(),
-        };
-        lines.push(Line {
-            opted_in,
-            ..line(&cluster, &definition, args.ownership).await?
-        });
     }
     args.cluster.output.print(&lines, || {
         if lines.is_empty() {
-            println!("There is no CRD in this cluster.");
-            return;
+            return no_crds(&opt_in.groups) + "\n";
         }
+        let mut head = vec!["CRD", "STORAGE", "STORED", "OBJECTS", "OPTED IN"];
+        if args.ownership {
+            head.push("OWNERS AT");
+        }
+        head.extend(["VERDICT", "NEXT"]);
         let rows: Vec<Vec<String>> = lines.iter().map(Line::row).collect();
-        print!(
-            "{}",
-            table(
-                &[
-                    "CRD", "STORAGE", "STORED", "OBJECTS", "OPTED IN", "VERDICT", "NEXT"
-                ],
-                &rows
-            )
-        );
+        table(&head, &rows)
     })
+}
+
+/// Why a selection of CRDs is empty.
+pub(super) fn no_crds(groups: &[String]) -> String {
+    match groups {
+        [] => "there is no CRD in this cluster".to_owned(),
+        groups => format!("there is no CRD in group {}", groups.join(", ")),
+    }
 }
 
 pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
@@ -79,110 +87,145 @@ pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
         .iter()
         .filter(|d| args.names.is_empty() || args.names.contains(&d.name))
     {
-        lines.push(line(&cluster, definition, true).await?);
+        lines.push(line(&cluster, definition, true).await);
     }
     args.cluster.output.print(&lines, || {
-        let rows: Vec<Vec<String>> = lines
-            .iter()
-            .map(|line| {
-                let droppable = line.droppable.as_deref().unwrap_or_default();
-                vec![
-                    line.crd.clone(),
-                    line.storage_version.clone(),
-                    line.stored_versions.join(","),
-                    line.objects(),
-                    if droppable.is_empty() {
-                        "-".into()
-                    } else {
-                        droppable.join(",")
-                    },
-                    line.verdict.clone(),
-                ]
-            })
-            .collect();
-        print!(
-            "{}",
-            table(
-                &["CRD", "STORAGE", "STORED", "OBJECTS", "DROPPABLE", "VERDICT"],
-                &rows
-            )
-        );
+        let row = |line: &Line| {
+            let droppable = line.droppable.as_deref().unwrap_or_default();
+            vec![
+                line.crd.clone(),
+                line.storage_version.clone(),
+                line.stored_versions.join(","),
+                line.objects(),
+                if droppable.is_empty() {
+                    "-".into()
+                } else {
+                    droppable.join(",")
+                },
+                line.verdict.clone(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
+        table(
+            &["CRD", "STORAGE", "STORED", "OBJECTS", "DROPPABLE", "VERDICT"],
+            &rows,
+        )
     })
 }
 
 /// All CRDs, by name.
 pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definition>> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let list = crds.list(&kube::api::ListParams::default()).await?;
+    let list = crds
+        .list(&kube::api::ListParams::default())
+        .await
+        .context("the CRDs cannot be listed")?;
     Ok(list.items.iter().map(Definition::read).collect())
 }
 
-async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> anyhow::Result<Line> {
+/// What one CRD comes to. A CRD whose objects cannot be listed has a line like any other.
+async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Line {
     let old = definition.crd.old_versions();
-    let mut line = Line {
-        crd: definition.name.clone(),
-        storage_version: definition.crd.storage.clone(),
-        stored_versions: definition.crd.stored.clone(),
-        objects: None,
-        opted_in: "no".to_owned(),
-        verdict: String::new(),
-        next: String::new(),
-        droppable: None,
-    };
     let migrate = format!("exuvia storage migrate {}", definition.name);
-    (line.verdict, line.next) = if definition.crd.stored.is_empty() {
+    let (verdict, next) = if definition.crd.stored.is_empty() {
         (
             "storedVersions is empty".into(),
             "look at the CRD's status".into(),
         )
     } else if old.is_empty() {
-        ("clean".into(), "nothing".into())
+        (
+            "storedVersions is clean".into(),
+            if ownership { "nothing" } else { "-" }.into(),
+        )
     } else {
         (format!("{} may still be stored", old.join(", ")), migrate.clone())
     };
+    let mut line = Line {
+        crd: definition.name.clone(),
+        storage_version: definition.crd.storage.clone(),
+        stored_versions: definition.crd.stored.clone(),
+        objects: None,
+        opted_in: None,
+        excluded: None,
+        verdict,
+        next,
+        owners: ownership.then(BTreeMap::new),
+        droppable: None,
+    };
     let Some(endpoint) = definition.endpoint() else {
         line.verdict = "no version is served".into();
-        return Ok(line);
+        return line;
     };
     let sweep = Sweep::of(cluster.client.clone(), &definition.resource(endpoint));
-    if !ownership {
+    if ownership {
+        match Survey::of(sweep).await {
+            Ok(survey) => line.add(definition, survey, &migrate),
+            Err(error) => line.verdict = format!("not to be listed: {error}"),
+        }
+    } else {
         line.objects = sweep.count().await.ok().and_then(|count| count.objects);
-        return Ok(line);
     }
-    let survey = Survey::of(sweep).await?;
-    line.objects = Some(survey.objects);
-    line.droppable = Some(exuvia_storage::droppable::droppable(definition, &survey.owners));
-    // An entry at a version that the CRD does not have any more: the next apply to that object answers 500.
-    let gone: Vec<String> = definition
-        .old_among(survey.owners.versions())
-        .into_iter()
-        .filter(|api_version| {
-            let version = api_version.rsplit('/').next().unwrap_or_default();
-            definition.version(version).is_none()
-        })
-        .collect();
-    if !gone.is_empty() {
-        line.verdict = format!("apply is broken: managedFields name {}", gone.join(", "));
-        line.next = migrate;
-    }
-    Ok(line)
+    line
 }
 
 impl Line {
+    /// What the metadata of all objects adds to what the CRD says.
+    fn add(&mut self, definition: &Definition, survey: Survey, migrate: &str) {
+        self.objects = Some(survey.objects);
+        let mut droppable = droppable(definition, &survey.owners);
+        droppable.retain(|version| *version != definition.crd.storage);
+        self.droppable = Some(droppable);
+        let version_of = |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
+        let named: Vec<String> = survey.owners.versions().map(version_of).collect();
+        let list = |versions: Vec<&String>| versions.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        // An entry at a version that the CRD does not have any more: the next apply to that object answers 500.
+        let gone: Vec<&String> = named
+            .iter()
+            .filter(|version| definition.version(version).is_none())
+            .collect();
+        let elsewhere: Vec<&String> = named
+            .iter()
+            .filter(|version| **version != definition.crd.storage && !gone.contains(version))
+            .collect();
+        if !gone.is_empty() {
+            self.verdict = format!("apply is broken: managedFields name {}", list(gone));
+            migrate.clone_into(&mut self.next);
+        } else if !elsewhere.is_empty() && definition.crd.old_versions().is_empty() {
+            self.verdict = format!("fields are owned at {}", list(elsewhere.clone()));
+            self.next = format!("to drop it: {migrate} --shed {}", list(elsewhere));
+        }
+        self.owners = Some(survey.owners.by_version);
+    }
+
     fn objects(&self) -> String {
         self.objects
             .map_or_else(|| "?".to_owned(), |objects| objects.to_string())
     }
 
     fn row(&self) -> Vec<String> {
-        vec![
+        let opted_in = match (&self.excluded, self.opted_in) {
+            (Some(reason), _) => format!("excluded: {reason}"),
+            (None, Some(true)) => "yes".to_owned(),
+            (None, _) => "no".to_owned(),
+        };
+        let mut row = vec![
             self.crd.clone(),
             self.storage_version.clone(),
             self.stored_versions.join(","),
             self.objects(),
-            self.opted_in.clone(),
-            self.verdict.clone(),
-            self.next.clone(),
-        ]
+            opted_in,
+        ];
+        if let Some(owners) = &self.owners {
+            let at = |(version, managers): (&String, &BTreeMap<String, Owner>)| {
+                let version = version.rsplit('/').next().unwrap_or_default();
+                format!(
+                    "{version}: {}",
+                    managers.keys().cloned().collect::<Vec<_>>().join(" ")
+                )
+            };
+            row.push(owners.iter().map(at).collect::<Vec<_>>().join("; "));
+        }
+        row.extend([self.verdict.clone(), self.next.clone()]);
+        row
     }
 }

@@ -1,0 +1,86 @@
+//! What a migration is busy with, on standard error.
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use exuvia_storage::Activity;
+use exuvia_sweep::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::sync::watch;
+
+/// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
+pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
+    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    let last_stage = Mutex::new("");
+    move |activity| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Activity::Settling(left) = &activity
+            && let Some(shown) = bar.as_ref().filter(|bar| bar.length().is_none())
+        {
+            shown.set_message(settling(&name, *left));
+            return;
+        }
+        if !std::io::stderr().is_terminal() {
+            let stage = match activity {
+                Activity::Preflight => "looking at objects, nothing is written yet",
+                Activity::Settling(_) => "waiting until no API server can be behind",
+                Activity::Rewriting(_) => "rewriting",
+                Activity::Verifying(_) => "verifying",
+                Activity::Trimming => "trimming storedVersions",
+            };
+            let mut last = last_stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last != stage {
+                eprintln!("{name}: {stage}");
+                *last = stage;
+            }
+            return;
+        }
+        if let Some(last) = bar.take() {
+            last.finish_and_clear();
+        }
+        *bar = Some(match activity {
+            Activity::Preflight => spinner(format!("{name}: looking at objects, nothing is written yet")),
+            Activity::Settling(left) => spinner(settling(&name, left)),
+            Activity::Trimming => spinner(format!("{name}: trimming storedVersions")),
+            Activity::Rewriting(progress) => follow(&name, "rewriting", progress),
+            Activity::Verifying(progress) => follow(&name, "verifying", progress),
+        });
+    }
+}
+
+fn settling(name: &str, left: Duration) -> String {
+    format!(
+        "{name}: waiting {:.0} s more, until no API server can be behind",
+        left.as_secs_f64().ceil()
+    )
+}
+
+fn spinner(message: String) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn follow(name: &str, what: &str, mut progress: watch::Receiver<Progress>) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    let bar = ProgressBar::new(0)
+        .with_style(style)
+        .with_message(format!("{name}: {what}"));
+    let shown = bar.clone();
+    tokio::spawn(async move {
+        while progress.changed().await.is_ok() {
+            let now = progress.borrow_and_update().clone();
+            shown.set_length(now.total.unwrap_or_default().max(now.done()));
+            shown.set_position(now.done());
+            let eta = now
+                .eta
+                .map(|eta| format!(", {} s left", eta.as_secs()))
+                .unwrap_or_default();
+            shown.set_prefix(format!("{:.0}/s, {} at once{eta}", now.rate, now.concurrency));
+        }
+    });
+    bar
+}
