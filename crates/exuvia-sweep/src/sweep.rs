@@ -43,7 +43,7 @@ const MAX_CONCURRENCY: usize = 32;
 /// let sweep = Sweep::of(client, &resource).max_concurrency(16);
 /// let mut progress = sweep.progress();
 /// let work = sweep.run(|object| async move {
-///     if r0.is_some() && ResourceVersion::of(&object.metadata) > r0 {
+///     if r0.is_some_and(|r0| r0.precedes(&object.metadata)) {
 ///         return Verdict::skipped();
 ///     }
 ///     match writer.rewrite(api, &object.metadata).await {

@@ -31,20 +31,27 @@ pub struct InvalidResourceVersion(String);
 impl ResourceVersion {
     /// The version of an object as it was read; `None` if it has none that can be compared.
     ///
-    /// `None` is less than any version, so that `ResourceVersion::of(meta) > Some(r0)` is true only where it is known to be.
+    /// To ask whether it was written after a certain list, there is [`precedes`](Self::precedes), which is false where
+    /// nobody knows; comparing two `Option`s is not.
+    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
+        metadata.resource_version.as_deref()?.parse().ok()
+    }
+
+    /// Whether an object is known to have been written after this version, that of a list for instance.
     ///
     /// ```
     /// use exuvia_sweep::ResourceVersion;
     /// use kube::api::ObjectMeta;
     ///
-    /// let r0 = "99".parse().ok();
+    /// let r0: ResourceVersion = "99".parse()?;
     /// let mut metadata = ObjectMeta::default();
-    /// assert!(ResourceVersion::of(&metadata) <= r0);
+    /// assert!(!r0.precedes(&metadata));
     /// metadata.resource_version = Some("100".into());
-    /// assert!(ResourceVersion::of(&metadata) > r0);
+    /// assert!(r0.precedes(&metadata));
+    /// # Ok::<(), exuvia_sweep::InvalidResourceVersion>(())
     /// ```
-    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
-        metadata.resource_version.as_deref()?.parse().ok()
+    pub fn precedes(self, metadata: &ObjectMeta) -> bool {
+        Self::of(metadata).is_some_and(|version| version > self)
     }
 }
 

@@ -50,7 +50,7 @@ async fn plan_migrate_droppable_tell_one_story() {
     assert_eq!(plan[0]["storedVersions"], json!(["v1alpha1", "v1"]));
     assert_eq!(
         (&plan[0]["objects"], &plan[0]["optedIn"]),
-        (&json!(30), &json!("no"))
+        (&json!(30), &json!(false))
     );
     let shown = text(&admin(&["plan", "--groups", "story.example.com"]).await.stdout);
     assert!(
@@ -96,7 +96,7 @@ async fn plan_migrate_droppable_tell_one_story() {
     let status = json_of(&admin(&["storage", "status", &crd, "-o", "json"]).await);
     assert_eq!(
         (&status[0]["droppable"], &status[0]["verdict"]),
-        (&json!(["v1alpha1"]), &json!("clean"))
+        (&json!(["v1alpha1"]), &json!("storedVersions is clean"))
     );
     let again = text(
         &admin(&["storage", "migrate", &crd, "--settle", "300ms"])

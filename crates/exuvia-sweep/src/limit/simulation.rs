@@ -41,7 +41,7 @@ impl Server for Cores {
         let Reverse(free) = self.free_at.pop().expect("a core");
         let done = free.max(at + self.delay) + self.service.mul_f64(chance.about_one());
         self.free_at.push(Reverse(done));
-        (done - at, None)
+        (done.saturating_sub(at), None)
     }
 }
 
@@ -170,15 +170,15 @@ impl<S: Server> Pool<S> {
             }
             let Reverse((ends, began, thrown_out)) = self.in_flight.pop().expect("one is under way");
             self.now = ends;
-            let now = self.start + ends;
+            let (now, took) = (self.start + ends, ends.saturating_sub(began));
             if thrown_out {
-                let press = Press::of(Pressure::Throttled(None), ends - began, now);
+                let press = Press::of(Pressure::Throttled(None), took, now);
                 self.limiter.on_pressure(press, now);
             } else {
-                limits.push(self.limiter.on_answer(ends - began, now));
+                limits.push(self.limiter.on_answer(took, now));
             }
         }
         let done = f64::from(u32::try_from(requests).expect("few"));
-        (done / (self.now - began).as_secs_f64(), limits)
+        (done / self.now.saturating_sub(began).as_secs_f64(), limits)
     }
 }

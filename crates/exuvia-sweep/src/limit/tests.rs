@@ -102,7 +102,7 @@ fn a_webhook_that_takes_seconds_does_not_keep_the_pool_small() {
 #[test]
 fn under_throttling_the_pool_stays_below_and_still_gets_most_done() {
     let server = || Throttling {
-        inner: Cores::new(32, 10 * MS, 0 * MS),
+        inner: Cores::new(32, 10 * MS, Duration::ZERO),
         most: 12,
     };
     let Met { least, limit, .. } = met(server, 32, 20_000);
@@ -115,7 +115,7 @@ fn when_throttling_ends_the_pool_grows_again() {
     for seed in 1..6 {
         let mut pool = Pool::new(
             Throttling {
-                inner: Cores::new(32, 10 * MS, 0 * MS),
+                inner: Cores::new(32, 10 * MS, Duration::ZERO),
                 most: 6,
             },
             32,

@@ -1,7 +1,7 @@
 //! A server that has had enough.
 
 use exuvia_sweep::{Control, Pressure};
-use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
+use exuvia_testenv::proxy::{Answer, Fault, Match, Recorded, Rule};
 use exuvia_write::{Outcome, Writer};
 
 use crate::{rewrite, setup, soon};
@@ -78,7 +78,7 @@ async fn dropping_the_sweep_ends_its_requests() {
             .run(|object| async move { rewrite(writer, api, &object.metadata).await })
             .await
     });
-    soon(setup.proxy.wait_for(|request| request.is_write())).await;
+    soon(setup.proxy.wait_for(Recorded::is_write)).await;
     running.abort();
     assert!(soon(running).await.unwrap_err().is_cancelled());
     soon(
