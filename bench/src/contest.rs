@@ -196,13 +196,17 @@ impl Arena {
     }
 
     async fn bare(&self, widgets: &Widgets) -> anyhow::Result<Measured> {
-        let names: Vec<_> = {
-            let list = widgets
-                .api(&self.client, "v1")
-                .list_metadata(&ListParams::default())
-                .await?;
-            list.items.into_iter().map(|item| item.metadata).collect()
+        // Right after a flip the server may have no storage for the kind yet (429).
+        let listing = widgets.api(&self.client, "v1");
+        let list = loop {
+            match listing.list_metadata(&ListParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 429 => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                list => break list?,
+            }
         };
+        let names: Vec<_> = list.items.into_iter().map(|item| item.metadata).collect();
         let writer = Writer::named("bare");
         let client = writer.connect(self.control_plane.admin().config()?)?;
         let api = widgets.api(&client, "v1");

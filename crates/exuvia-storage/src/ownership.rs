@@ -44,6 +44,7 @@ fn may_move(definition: &Definition, entry: &ManagedFieldsEntry) -> bool {
 
 /// Who names which version in managedFields, counted over a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Owners {
     /// By `apiVersion`, then by manager.
     pub by_version: BTreeMap<String, BTreeMap<String, Owner>>,

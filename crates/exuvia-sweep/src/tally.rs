@@ -90,6 +90,7 @@ pub struct Failure {
 
 /// What went wrong: all of it counted by class, the first hundred by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Failures {
     /// How many of each class.
     pub by_class: BTreeMap<&'static str, u64>,

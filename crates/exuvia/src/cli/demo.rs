@@ -75,7 +75,7 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     widgets.drop_version(&client, "v1alpha1").await?;
     done("v1alpha1 is dropped from the CRD, and the API server lets it go");
     apply(&client, &widgets).await?;
-    done("Server-side apply to an object from before works: no field lost its owner");
+    done("Server-side apply to an object from before works, too");
 
     if args.keep {
         let kubeconfig = control_plane.admin().kubeconfig()?;
