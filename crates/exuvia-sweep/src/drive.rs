@@ -41,7 +41,7 @@ where
         let now = Instant::now();
         state.heed(*orders.borrow_and_update(), now);
         if state.mode() == Mode::Cancelled {
-
+            fetch = None;
         }
         while let Some((object, named)) = state.begin(workers.len(), now) {
             workers.push(attend(&worker, object, named));
