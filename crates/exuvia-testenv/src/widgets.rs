@@ -128,7 +128,9 @@ impl Widgets {
         // It may be a moment until the server has storage for the kind again: 429 "storage is (re)initializing".
         let api = self.api(client, storage);
         until(async || {
-            let list = api.list_metadata(&kube::api::ListParams::default().limit(1)).await;
+            let list = api
+                .list_metadata(&kube::api::ListParams::default().limit(1))
+                .await;
             !matches!(list, Err(kube::Error::Api(status)) if status.code == 429)
         })
         .await;

@@ -74,6 +74,7 @@ async fn a_version_is_added_becomes_storage_and_the_old_one_goes_only_after_migr
 async fn writers_that_never_stop_lose_nothing() {
     let bench = Bench::flipped("busy", 30).await;
     let api = bench.widgets.api(&bench.client, "v1");
+    let old_api = bench.widgets.api(&bench.client, "v1alpha1");
     let (stop, stopped) = tokio::sync::watch::channel(false);
     // Each writer counts up a field of its own, with the lock, on a few objects: a lost update would show as a gap.
     let writing = async |writer: u64| {
@@ -92,11 +93,12 @@ async fn writers_that_never_stop_lose_nothing() {
                 "metadata": {"resourceVersion": object.metadata.resource_version},
                 "spec": {"parts": {key: next.to_string()}},
             });
-            if api
-                .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-                .is_ok()
-            {
+            // At the old version, so that there is always another entry for the migration to move.
+            let params = PatchParams {
+                field_manager: Some(format!("writer-{writer}")),
+                ..PatchParams::default()
+            };
+            if old_api.patch(&name, &params, &Patch::Merge(patch)).await.is_ok() {
                 written += 1;
             }
         }
@@ -114,6 +116,10 @@ async fn writers_that_never_stop_lose_nothing() {
         let mut found = 0;
         for object in api.list(&kube::api::ListParams::default()).await.unwrap() {
             let count = object.data["spec"]["parts"][format!("writer-{writer}")].as_str();
+            let owns = format!("writer-{writer}");
+            let mut owners = object.metadata.managed_fields.iter().flatten();
+            let owned = owners.any(|entry| entry.manager.as_ref() == Some(&owns));
+            assert_eq!(count.is_some(), owned, "who wrote a field still owns one");
             found += count.map_or(0, |count| count.parse::<u64>().unwrap());
         }
         assert!(written > 0);
