@@ -238,10 +238,11 @@ async fn a_label_added_during_the_trim_costs_nothing_but_the_trim() {
     assert_eq!(refused.applied(), 1);
     let mut writes = proxy.writes();
     writes.retain(|write| !write.query.contains("dryRun=All"));
-    let after_first_trim = writes.iter().skip_while(|w| !w.path.ends_with("/status")).count();
-    assert_eq!(
-        after_first_trim, 2,
-        "the refused trim, and one more trim; no object: {writes:?}"
+    // The label may come between the next read and the next trim: then there is a third, and still nothing but trims.
+    let mut after_first_trim = writes.iter().skip_while(|write| !write.path.ends_with("/status"));
+    assert!(
+        after_first_trim.all(|write| write.path.ends_with("/status")),
+        "no object is written again: {writes:?}"
     );
     bench.assert_trimmed_rightly("v1alpha1").await;
 }

@@ -100,6 +100,16 @@ async fn every_request_is_observed_and_so_is_a_write_that_needed_none() {
 #[tokio::test(start_paused = true)]
 async fn a_write_leaves_one_log_line_per_request_and_no_secret_in_it() {
     const ALONE: &str = "EXUVIA_TEST_ALONE";
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
     if std::env::var_os(ALONE).is_none() {
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
@@ -112,16 +122,6 @@ async fn a_write_leaves_one_log_line_per_request_and_no_secret_in_it() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
-    }
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
     }
     let log = Log::default();
     let writes_to = log.clone();
