@@ -418,3 +418,42 @@ async fn a_reader_that_goes_away_is_no_error() {
         text(&output.stderr)
     );
 }
+
+/// Who only reads leaves no trace in objects; the API server counts its requests.
+#[tokio::test]
+async fn a_reader_at_the_old_version_holds_it_while_it_is_watched() {
+    let client = ControlPlane::shared().await.client().unwrap();
+    let widgets = flipped("readers.example.com", 2).await;
+    let crd = widgets.crd_name();
+    let server = ControlPlane::shared().await.apiserver().url();
+    assert!(
+        admin(&[
+            "storage",
+            "migrate",
+            &crd,
+            "--settle",
+            "300ms",
+            "--apiserver",
+            server
+        ])
+        .await
+        .status
+        .success()
+    );
+    let question = ["storage", "droppable", &crd, "v1alpha1", "--watch", "1s"];
+    let quiet = admin(&question).await;
+    assert_eq!(quiet.status.code(), Some(0), "{}", text(&quiet.stdout));
+    let old = widgets.api(&client, "v1alpha1");
+    let reading = async {
+        loop {
+            old.get("widget-0000").await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        watched = admin(&question) => {
+            assert_eq!(watched.status.code(), Some(1));
+            assert!(text(&watched.stdout).contains("usage: "), "{}", text(&watched.stdout));
+        }
+    }
+}

@@ -158,6 +158,9 @@ pub struct DroppableArgs {
     /// Manifests of CRDs as they are to be: every version that they no longer have must be droppable
     #[arg(short, long, conflicts_with_all = ["crd", "version"])]
     pub filename: Option<PathBuf>,
+    /// Also watch the API server's request counter for this long: who asks for the version, even to read, holds it
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub watch: Option<Duration>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use exuvia_storage::definition::Definition;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use super::args::{DroppableArgs, VersionArgs};
 use super::cluster::Cluster;
-use super::output::table;
+use super::output::{count, table};
 use super::plan::definitions;
 
 #[derive(Serialize)]
@@ -39,7 +40,8 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
         if definition.version(&version).is_none() {
             bail!("{crd} has no version {version}: it has {}", versions(&definition));
         }
-        let blockers = blockers(&definition, &version, &survey.owners);
+        let mut blockers = blockers(&definition, &version, &survey.owners);
+        blockers.extend(usage(&cluster, &definition, &version, args.watch).await?);
         verdicts.push(Verdict {
             crd,
             version,
@@ -169,6 +171,30 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
         let rows: Vec<Vec<String>> = users.iter().map(row).collect();
         text + &table(&["MANAGER", "OBJECTS", "LAST WRITE", "EXAMPLE"], &rows)
     })
+}
+
+/// Watches the API server's request counter for a while: whether anybody asks for the version, reading included.
+async fn usage(
+    cluster: &Cluster,
+    definition: &Definition,
+    version: &str,
+    watch: Option<Duration>,
+) -> anyhow::Result<Option<Blocker>> {
+    let Some(watch) = watch else { return Ok(None) };
+    let total = async || {
+        let counts = requests(cluster, definition, version).await;
+        counts.map(|counts| counts.values().sum::<u64>())
+    };
+    let unreadable = "--watch needs to read /metrics of the API server: allow `get` on the path /metrics";
+    let before = total().await.context(unreadable)?;
+    tokio::time::sleep(watch).await;
+    let asked = total().await.context(unreadable)?.saturating_sub(before);
+    let message = format!(
+        "{} for it within {} s",
+        count(asked, "request"),
+        watch.as_secs_f64()
+    );
+    Ok((asked > 0).then_some(Blocker::Usage { message }))
 }
 
 /// Requests for this version by verb, from the metrics of the API server that answers; dry-runs are not counted.
