@@ -67,7 +67,7 @@ async fn objects_at_the_prior_version_are_rewritten_and_nothing_else_changes() {
 }
 
 #[tokio::test]
-async fn exactly_one_write_reaches_etcd_per_old_object_and_none_per_current_one() {
+async fn a_current_object_is_not_written_and_an_old_one_gets_a_rewrite_and_at_most_one_check() {
     let bench = Bench::flipped("onewrite", 6).await;
     for name in ["new-1", "new-2"] {
         let widget = bench.widgets.widget("v1", name);
