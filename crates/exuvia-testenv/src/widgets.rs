@@ -93,10 +93,17 @@ impl Widgets {
         Api::all(client.clone())
             .create(&PostParams::default(), &crd)
             .await?;
-        // Served means that the last of the versions answers a list; discovery is ahead of it.
+        // Served means that each version answers a list and is in discovery: the server's handler and its
+        // discovery learn of a CRD apart, and either may be first.
         for version in crd.spec.versions.iter().filter(|version| version.served) {
             let api = self.api(client, &version.name);
-            until(async || api.list(&kube::api::ListParams::default().limit(1)).await.is_ok()).await;
+            let group_version = format!("{}/{}", self.group, version.name);
+            until(async || {
+                api.list(&kube::api::ListParams::default().limit(1)).await.is_ok()
+                    && (client.list_api_group_resources(&group_version).await)
+                        .is_ok_and(|list| list.resources.iter().any(|resource| resource.name == "widgets"))
+            })
+            .await;
         }
         Ok(())
     }
