@@ -134,6 +134,7 @@ impl Builder {
             controller_manager: if_wanted(!self.controllers.is_empty(), Binary::KubeControllerManager)?,
             scheduler: if_wanted(self.scheduler, Binary::KubeScheduler)?,
             kwok: if_wanted(self.kwok, Binary::Kwok)?,
+            assets,
         })
     }
 
@@ -217,6 +218,7 @@ impl Builder {
             audit: AuditLog {
                 directory: directory.path().to_owned(),
             },
+            assets: programs.assets.clone(),
             directory,
             _janitor: janitor,
         })
@@ -336,6 +338,8 @@ struct Programs {
     controller_manager: Option<PathBuf>,
     scheduler: Option<PathBuf>,
     kwok: Option<PathBuf>,
+    /// Where they were found, for what is looked for later.
+    assets: Assets,
 }
 
 /// The files that processes are pointed at.

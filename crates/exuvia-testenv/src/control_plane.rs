@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::Error;
 use crate::access::{Access, Credential};
 use crate::apiserver::{ApiServer, ApiServerCommand};
+use crate::assets::Assets;
 use crate::audit::AuditLog;
 use crate::builder::{Builder, free_port};
 use crate::certs::Authority;
@@ -31,6 +32,8 @@ pub struct ControlPlane {
     pub(crate) apiserver_command: ApiServerCommand,
     pub(crate) authority: Authority,
     pub(crate) audit: AuditLog,
+    /// Where helm is found.
+    pub(crate) assets: Assets,
     pub(crate) directory: TempDir,
     pub(crate) _janitor: Janitor,
 }

@@ -61,7 +61,7 @@ pub enum Error {
     /// Neither a binary nor Go to build it.
     #[error(
         "{binary} {version} is neither in KUBEBUILDER_ASSETS nor in the cache ({cache}), and there is no `go` on PATH \
-         to build it: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a directory with etcd and kube-apiserver"
+         to build it: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a directory of binaries with {binary} among them"
     )]
     NoGo {
         /// What is missing.
@@ -108,6 +108,17 @@ pub enum Error {
         program: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
+    },
+
+    /// A command-line tool, such as helm, ended with an error.
+    #[error("`{command}` failed ({status}): {said}")]
+    ToolFailed {
+        /// The tool and its arguments.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// All that it said, on standard error first.
+        said: String,
     },
 
     /// A process that is not running was to be signalled.

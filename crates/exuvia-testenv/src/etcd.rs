@@ -31,6 +31,8 @@ pub struct Stored {
     pub api_version: Option<String>,
     /// The revision of the last write, which is the object's resourceVersion.
     pub mod_revision: i64,
+    /// How often it was written since it was made, its making included: 1 for an object that nobody touched.
+    pub version: i64,
     /// The stored bytes.
     pub bytes: Vec<u8>,
 }
@@ -237,6 +239,7 @@ struct KeyValue {
     #[serde(default)]
     value: String,
     mod_revision: String,
+    version: String,
 }
 
 impl KeyValue {
@@ -253,6 +256,7 @@ impl KeyValue {
                 .ok()
                 .map(|meta: TypeMeta| meta.api_version),
             mod_revision: self.mod_revision.parse().ok()?,
+            version: self.version.parse().ok()?,
             bytes,
         })
     }

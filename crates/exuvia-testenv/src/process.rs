@@ -76,6 +76,21 @@ struct Exit {
 }
 
 impl Process {
+    /// Starts a program of the test's own, which ends with the test however that ends.
+    pub fn run(
+        name: &'static str,
+        program: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = impl Into<OsString>>,
+        log: impl Into<PathBuf>,
+    ) -> Result<Self, Error> {
+        Self::start(CommandLine {
+            name,
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            log: log.into(),
+        })
+    }
+
     pub(crate) fn start(command: CommandLine) -> Result<Self, Error> {
         let running = Running::start(&command)?;
         Ok(Self {

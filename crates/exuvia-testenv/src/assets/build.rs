@@ -175,7 +175,8 @@ fn run_go(assets: &Assets, binary: Binary, go: &Path, directory: &Path, output: 
     let mut listing = with_settings(Command::new(go));
     listing
         .stdin(Stdio::null())
-        .args(["list", "-deps", "-f", "{{.ImportPath}}", binary.package()]);
+        .args(["list", "-deps", "-tags", binary.tags()])
+        .args(["-f", "{{.ImportPath}}", binary.package()]);
     let listing = listing.output().map_err(|e| failed(e.to_string()))?;
     if !listing.status.success() {
         return Err(failed(last_lines(&String::from_utf8_lossy(&listing.stderr), 8)));
@@ -193,6 +194,8 @@ fn run_go(assets: &Assets, binary: Binary, go: &Path, directory: &Path, output: 
             "build",
             "-v",
             "-trimpath",
+            "-tags",
+            binary.tags(),
             "-ldflags",
             &binary.ldflags(assets.kube),
             "-o",

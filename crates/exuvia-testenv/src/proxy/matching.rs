@@ -17,6 +17,7 @@ pub struct Match {
     resource: Option<String>,
     subresource: Option<String>,
     object: Option<(String, String)>,
+    except: Vec<Match>,
 }
 
 impl Match {
@@ -82,7 +83,15 @@ impl Match {
         self
     }
 
-    pub(crate) fn holds(&self, request: &Recorded) -> bool {
+    /// Leaves out what this matches: writes, say, but not the renewals of a Lease. May be asked for several times.
+    #[must_use]
+    pub fn except(mut self, other: Self) -> Self {
+        self.except.push(other);
+        self
+    }
+
+    /// Whether this request is one of them.
+    pub fn holds(&self, request: &Recorded) -> bool {
         let target = request.object();
         let holds = |asked: &Option<String>, piece: fn(ObjectPath<'_>) -> &str| {
             asked
@@ -105,6 +114,7 @@ impl Match {
             && self.object.as_ref().is_none_or(|(namespace, name)| {
                 target.is_some_and(|target| target.namespace == namespace) && named(request, target) == *name
             })
+            && !self.except.iter().any(|other| other.holds(request))
     }
 }
 
@@ -143,6 +153,20 @@ mod tests {
             "another namespace"
         );
         assert!(!all.resource("gadgets").holds(&write(WIDGET)), "another resource");
+    }
+
+    #[test]
+    fn what_is_left_out_does_not_match() {
+        let patched_leases = Match::method(Method::PATCH).resource("leases");
+        let match_ = Match::writes().except(patched_leases);
+        assert!(match_.holds(&write(WIDGET)));
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l";
+        assert!(!match_.holds(&write(lease)));
+        let made = Recorded {
+            method: Method::POST,
+            ..request("/apis/coordination.k8s.io/v1/namespaces/ns/leases")
+        };
+        assert!(match_.holds(&made), "left out are patches only");
     }
 
     #[test]

@@ -6,7 +6,9 @@ mod access;
 mod bad_input;
 mod controllers;
 mod flags;
+mod helm;
 mod processes;
+mod promtool;
 mod stale_server;
 mod stored_bytes;
 
