@@ -49,8 +49,8 @@
 //! a timeout. Retries are bounded and jittered and heed `Retry-After` ([`RetryPolicy`]). After a request whose outcome
 //! nobody knows (504, cut, timeout) the object is read, and a write that shows in it is a success: it is not sent
 //! twice, and a 409 that we caused ourselves is no error. [`Writer::dry_run`] makes any of them a dry-run,
-//! [`Writer::once`] takes the retries away, [`Writer::gate`] is asked before each request, [`Writer::observe`] is told
-//! after it. The log has one line per request, at debug level, and never a body.
+//! [`Writer::once`] takes the retries away, [`Writer::gate`] is asked before each request and again at the socket,
+//! [`Writer::observe`] is told after it. The log has one line per request, at debug level, and never a body.
 //!
 //! # What an error means
 //!
@@ -103,6 +103,7 @@ mod rewrite;
 mod send;
 mod status;
 mod target;
+mod wire;
 mod writer;
 mod written;
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config};
 
-use crate::{Error, ErrorClass, RetryPolicy, Target, Verb, pace::Pace};
+use crate::{Error, ErrorClass, RetryPolicy, Target, Verb, pace::Pace, wire};
 
 /// 40 s: the API server gives up on a write after 34 s, so that it is nearly always the server who says so.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
@@ -54,7 +54,7 @@ pub(crate) struct Settings {
     user_agent: Option<String>,
 }
 
-type Gate = dyn Fn(&Attempt<'_>) -> Result<(), String> + Send + Sync;
+pub(crate) type Gate = dyn Fn(&Attempt<'_>) -> Result<(), String> + Send + Sync;
 type Observer = dyn Fn(&Report<'_>) + Send + Sync;
 
 /// A request that is about to be sent, as the gate sees it.
@@ -152,6 +152,10 @@ impl Writer {
 
     /// Asks `gate` right before every single request, retries included; if it says no, nothing is sent.
     ///
+    /// Through a client from [`connect`](Self::connect) of the writer that has the gate it is asked again right before
+    /// each write to the socket: whoever was stopped on the way there, and continued, sends nothing. What remains is the
+    /// moment between the answer and the system call.
+    ///
     /// The place for "no write without the current claim" of a leader election. It is asked for dry-runs as well, and can
     /// tell them apart. Keep it quick: it must not block.
     ///
@@ -241,7 +245,11 @@ impl Writer {
             // Otherwise the time that a pooled connection lay idle counts against the next answer.
             config.reset_reader_on_write = true;
         }
-        Client::try_from(config).map_err(refused)
+        let client = match &self.settings.gate {
+            Some(_) => wire::client(config),
+            None => Client::try_from(config),
+        };
+        client.map_err(refused)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {

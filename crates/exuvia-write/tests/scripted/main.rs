@@ -4,6 +4,7 @@
 mod decisions;
 mod hooks;
 mod refusals;
+mod socket;
 
 use std::{
     collections::VecDeque,
