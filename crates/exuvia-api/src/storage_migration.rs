@@ -1,0 +1,334 @@
+//! `StorageMigration`: one per resource, holds what is wanted and how far it is.
+#![allow(unreachable_pub)] // KubeSchema repeats each struct inside a function
+#![allow(clippy::duplicated_attributes)] // each print column has a type of its own
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which resource to migrate, and how.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "exuvia.dev",
+    version = "v1beta1",
+    kind = "StorageMigration",
+    plural = "storagemigrations",
+    shortname = "sm",
+    category = "exuvia",
+    status = "StorageMigrationStatus",
+    derive = "PartialEq",
+    doc = "Rewrites every object of one resource that is stored at an old version, proves it, trims storedVersions, and says which versions may be dropped.",
+    label("exuvia.dev/auto-migrate-storage-version", "true"),
+    annotation("helm.sh/resource-policy", "keep"),
+    printcolumn(name = "Resource", type_ = "string", json_path = ".spec.resource"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Total", type_ = "integer", json_path = ".status.progress.total"),
+    printcolumn(
+        name = "Rewritten",
+        type_ = "integer",
+        json_path = ".status.progress.rewritten"
+    ),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.progress.failed"),
+    printcolumn(name = "Droppable", type_ = "string", json_path = ".status.droppableVersions"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        priority = 1
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.settle) || duration(self.settle) <= duration('24h')").message("settle must not be longer than 24h"))]
+pub struct StorageMigrationSpec {
+    /// The CRD's name, such as `widgets.example.com`, or a built-in resource, such as `secrets` or `deployments.apps`.
+    #[schemars(
+        length(max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("resource cannot be changed: make another StorageMigration"))]
+    pub resource: String,
+    /// Stop at the next object, and go on when it is false again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+    /// How long after a CRD change no API server can be behind any more, such as `60s`; the operator's setting unless given.
+    #[schemars(regex(pattern = "^[0-9]{1,9}(ms|s|m|h)$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settle: Option<String>,
+    /// API servers to ask one by one whether they are behind, beside those that the cluster lists: `https://host:port`.
+    #[schemars(
+        length(max = 32),
+        inner(length(max = 253), regex(pattern = "^https://[^/]+$"))
+    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub api_servers: Vec<String>,
+    /// How the second sweep proves what the first one did.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub verify: VerifyPolicy,
+    /// Objects in work at once, at most; the operator's setting unless given.
+    #[schemars(range(min = 1, max = 1024), with = "Option<i32>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u16>,
+    /// Requests per second, at most; the operator's setting unless given.
+    #[schemars(range(min = 1, max = 1_000_000), with = "Option<i32>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qps: Option<u32>,
+    /// What becomes of managedFields entries at old versions.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub managed_fields: ManagedFieldsPolicy,
+    /// Versions whose managedFields entries are moved as well, although nothing is stored at them any more.
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shed: Vec<String>,
+    /// Go on although the rewrite erases fields that only an old version knows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accept_pruning: bool,
+    /// Try an object that is denied at its own endpoint through `/status`. That evades somebody's policy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub status_fallback: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// How the second sweep proves what the first one did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VerifyPolicy {
+    /// `Proof` where every API server can be asked itself, otherwise `Full`.
+    #[default]
+    Auto,
+    /// A resourceVersion above R0 proves an object; the others, and a sample of the proven, are patched.
+    Proof,
+    /// Every object is patched once more and must come back unchanged.
+    Full,
+}
+
+/// What becomes of managedFields entries that name an old version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ManagedFieldsPolicy {
+    /// They are moved to the storage version, in the write that rewrites the object.
+    #[default]
+    Rewrite,
+    /// They are removed; their fields have no owner then.
+    Drop,
+    /// They stay, and hold the version.
+    Keep,
+}
+
+/// How far it is.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StorageMigrationStatus {
+    /// Where it is on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// The generation of this object that the rest is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The CRD that the pass is about. For another uid or generation it is worth nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<ObservedCrd>,
+    /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r0: Option<String>,
+    /// When R0 was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r0_at: Option<Time>,
+    /// The smallest resourceVersion of the lists that the verify sweep read: what is above it, the patrol looks at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r1: Option<String>,
+    /// When storedVersions was trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trimmed_at: Option<Time>,
+    /// What else is remembered of the pass, so that one that was cut off goes on and asks nothing twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<PassState>,
+    /// Objects, by what came of them in the sweep that runs, or in the last rewrite sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<MigrationProgress>,
+    /// The CRD's storedVersions before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_versions: Option<StoredVersions>,
+    /// Versions older than the storage version that nothing holds any more: no bytes, no ownership.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub droppable_versions: Option<Vec<String>>,
+    /// What holds the other old versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<VersionBlocker>,
+    /// Objects that were not done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<MigrationFailures>,
+    /// `Ready`, `Migrated`, `Stalled`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a migration is on its way.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Phase {
+    /// Not begun, or the preflight looks.
+    #[default]
+    Pending,
+    /// Waits until no API server can be behind any more.
+    Settling,
+    /// Each object that may be stored at an old version is written once.
+    Rewriting,
+    /// A second sweep proves it.
+    Verifying,
+    /// storedVersions is trimmed.
+    Trimming,
+    /// Waits, and looks once more at what was written meanwhile.
+    Patrolling,
+    /// Every object is stored at the storage version.
+    Migrated,
+    /// Something stands in the way: see the condition `Stalled`.
+    Stalled,
+    /// The spec asks to stop.
+    Suspended,
+}
+
+impl Phase {
+    /// All of them, in their order.
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::Settling,
+        Self::Rewriting,
+        Self::Verifying,
+        Self::Trimming,
+        Self::Patrolling,
+        Self::Migrated,
+        Self::Stalled,
+        Self::Suspended,
+    ];
+
+    /// The name, as in the status.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Settling => "Settling",
+            Self::Rewriting => "Rewriting",
+            Self::Verifying => "Verifying",
+            Self::Trimming => "Trimming",
+            Self::Patrolling => "Patrolling",
+            Self::Migrated => "Migrated",
+            Self::Stalled => "Stalled",
+            Self::Suspended => "Suspended",
+        }
+    }
+}
+
+/// A CRD as it was when the pass began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObservedCrd {
+    /// Its uid.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+    /// The version that objects are written at.
+    pub storage_version: String,
+}
+
+/// What is remembered of a pass beside R0, R1 and the trim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PassState {
+    /// Whether managedFields may still name a version that is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wanted: bool,
+    /// `Passed`, or why it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preflight: Option<String>,
+    /// Objects that the rewrite sweep left unfinished; absent: it has not come to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewrite_unfinished: Option<i64>,
+    /// Objects that the verify sweep left unfinished; absent: it has not come to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify_unfinished: Option<i64>,
+    /// How often a verify sweep found that a server was behind.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub times_behind: i32,
+    /// Whether the verify sweep trusted no resourceVersion.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verified_in_full: bool,
+    /// Whether the patrol has been.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub patrolled: bool,
+}
+
+/// Objects, by what came of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationProgress {
+    /// All, as far as the server says.
+    pub total: i64,
+    /// Stored anew.
+    pub rewritten: i64,
+    /// Stored at the storage version already.
+    pub current: i64,
+    /// Deleted meanwhile.
+    pub gone: i64,
+    /// Written by others at the same time, again and again.
+    pub conflicts: i64,
+    /// Not done: see `failures`.
+    pub failed: i64,
+    /// Objects per second, while a sweep runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<i64>,
+    /// When the running sweep should be through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta: Option<Time>,
+}
+
+/// storedVersions before and after.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredVersions {
+    /// When the pass began.
+    pub before: Vec<String>,
+    /// Now.
+    pub after: Vec<String>,
+}
+
+/// Something that holds a version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VersionBlocker {
+    /// The version.
+    pub version: String,
+    /// `Bytes`, `Ownership` or `Usage`.
+    pub holds: String,
+    /// Who or what, in one sentence.
+    pub message: String,
+    /// How many objects, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<i64>,
+}
+
+/// Objects that were not done: all by class, the first by name. Messages hold no values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationFailures {
+    /// How many.
+    pub count: i64,
+    /// How many, by class of error.
+    pub by_class: BTreeMap<String, i64>,
+    /// The first of them.
+    pub first: Vec<MigrationFailure>,
+}
+
+/// An object that was not done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MigrationFailure {
+    /// `namespace/name`.
+    pub object: String,
+    /// The class of error.
+    pub class: String,
+    /// What the server said, redacted.
+    pub message: String,
+}
