@@ -1,0 +1,112 @@
+//! A controller's own CRD: whether it is there and served.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionCondition,
+};
+use kube::{
+    Api, Resource,
+    api::{ListParams, ObjectMeta},
+    core::ClusterResourceScope,
+};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::{Seen, follow, runtime::Shared};
+
+/// What is known of a CRD.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Crd {
+    Unknown,
+    Missing,
+    /// It is served. Another uid is another CRD, whose objects are others.
+    Established(String),
+}
+
+/// Tells of each change of this CRD's state, for ever.
+pub(crate) async fn follow_crd(shared: &Shared, name: &str, tell: &watch::Sender<Crd>) {
+    let config = ListParams::default().fields(&format!("metadata.name={name}"));
+    let api: Api<SlimCrd> = Api::all(shared.client.clone());
+    let mut listed = Crd::Missing;
+    let mut listing = false;
+    let on = |seen: Seen<SlimCrd>| {
+        let now = match seen {
+            Seen::Restarted => {
+                (listing, listed) = (true, Crd::Missing);
+                return;
+            }
+            Seen::Applied(crd) if listing => {
+                listed = crd.state();
+                return;
+            }
+            Seen::Synced => {
+                listing = false;
+                std::mem::replace(&mut listed, Crd::Missing)
+            }
+            Seen::Applied(crd) => crd.state(),
+            Seen::Deleted(_) => Crd::Missing,
+        };
+        tell.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+    };
+    follow(api, config, &shared.metrics, "customresourcedefinitions", on).await;
+}
+
+/// As much of a CRD as matters here: its schemas, often a hundred kilobytes, are passed over.
+#[derive(Debug, Clone, Deserialize)]
+struct SlimCrd {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: SlimStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct SlimStatus {
+    #[serde(default)]
+    conditions: Option<Vec<CustomResourceDefinitionCondition>>,
+}
+
+impl SlimCrd {
+    fn state(&self) -> Crd {
+        let established = self
+            .status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Established" && condition.status == "True");
+        // One that is being deleted counts until it is gone: its objects may wait for us to take a finalizer off.
+        if established {
+            Crd::Established(self.metadata.uid.clone().unwrap_or_default())
+        } else {
+            Crd::Missing
+        }
+    }
+}
+
+impl Resource for SlimCrd {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        CustomResourceDefinition::kind(&())
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        CustomResourceDefinition::group(&())
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        CustomResourceDefinition::version(&())
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        CustomResourceDefinition::plural(&())
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

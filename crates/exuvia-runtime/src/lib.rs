@@ -1,0 +1,144 @@
+//! What every controller needs around its reconcile: lease, write gate, queue, watches, health, metrics, events, logs.
+//!
+//! kube gives a client and a watcher; between them and a controller that one can leave alone in a cluster lies what this
+//! crate has. A complete operator:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use exuvia_runtime::{
+//!     Claim, Controller, Health, LeaseSettings, LogFormat, Metrics, Next, Queue, Runtime, RuntimeSettings, Seen, Signal,
+//!     Synced, bind, elect, follow, serve, start_logging,
+//! };
+//! use exuvia_write::Writer;
+//! use kube::{
+//!     Api, Config, ResourceExt,
+//!     api::ListParams,
+//!     api::{ApiResource, DynamicObject, GroupVersionKind},
+//! };
+//! use tokio::sync::watch;
+//!
+//! /// Marks every widget.
+//! struct Marker {
+//!     api: Api<DynamicObject>,
+//!     writer: Writer,
+//!     metrics: Metrics,
+//! }
+//!
+//! impl Controller for Marker {
+//!     type Error = exuvia_write::Error;
+//!
+//!     fn name(&self) -> &'static str {
+//!         "marker"
+//!     }
+//!
+//!     fn crd(&self) -> &'static str {
+//!         "widgets.example.dev"
+//!     }
+//!
+//!     async fn watch(&self, queue: Queue, synced: Synced) {
+//!         let all = ListParams::default();
+//!         follow(self.api.clone(), all, &self.metrics, "widgets.example.dev", |seen| match seen {
+//!             Seen::Applied(widget) => queue.add(widget.name_any()),
+//!             Seen::Synced => synced.done(),
+//!             Seen::Deleted(_) | Seen::Restarted => {}
+//!         })
+//!         .await;
+//!     }
+//!
+//!     fn forget(&self) {} // this one remembers nothing
+//!
+//!     async fn reconcile(&self, key: &str, _: Signal) -> Result<Next, Self::Error> {
+//!         let Ok(widget) = self.api.get(key).await else {
+//!             return Ok(Next::Retry);
+//!         };
+//!         let mark = |widget: &mut DynamicObject| {
+//!             widget.annotations_mut().insert("example.dev/marked".to_owned(), "yes".to_owned());
+//!         };
+//!         self.writer.patch(&self.api, &widget, mark).await?;
+//!         Ok(Next::Await)
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let log_level = start_logging(LogFormat::Text, "info")?;
+//!     let (health, metrics, claim) = (Health::new(), Metrics::new(env!("CARGO_PKG_VERSION")), Claim::none());
+//!     metrics.observe_claim("widget-operator", &claim);
+//!     let elector = Writer::named("widget-operator").observe(metrics.observe_writes());
+//!     let writer = elector.clone().gate(claim.gate()); // no write without the claim
+//!     let client = writer.connect(Config::infer().await?)?;
+//!
+//!     // Two steps of leaving: first the runtime drains, then the lease is given back and the server ends.
+//!     let (leave, left) = watch::channel(false);
+//!     let gone = |mut left: watch::Receiver<bool>| async move { drop(left.wait_for(|left| *left).await) };
+//!     let listener = bind("[::]:8080").await?;
+//!     let server = tokio::spawn(serve(listener, health.clone(), metrics.clone(), log_level, gone(left.clone())));
+//!     let lease = LeaseSettings {
+//!         namespace: "shop".to_owned(),
+//!         name: "widget-operator".to_owned(),
+//!         identity: format!("widget-operator_{}", std::process::id()),
+//!         duration: Duration::from_secs(15),
+//!     };
+//!     let election = tokio::spawn(elect(client.clone(), elector, lease, claim.clone(), gone(left)));
+//!
+//!     let settings = RuntimeSettings {
+//!         concurrency: 4,
+//!         max_backoff: Duration::from_secs(300),
+//!         grace: Duration::from_secs(25),
+//!     };
+//!     let mut runtime = Runtime::new(client.clone(), claim, health, &metrics, settings);
+//!     let widgets = ApiResource::from_gvk(&GroupVersionKind::gvk("example.dev", "v1", "Widget"));
+//!     runtime.add(Marker {
+//!         api: Api::all_with(client, &widgets),
+//!         writer,
+//!         metrics: metrics.clone(),
+//!     }); // a second controller is one more of these
+//!     runtime.run(async { drop(tokio::signal::ctrl_c().await) }).await;
+//!
+//!     leave.send(true)?;
+//!     election.await?;
+//!     server.await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | piece | what it sees to |
+//! |---|---|
+//! | [`Claim`], [`elect`] | one leader by its own monotonic clock; [`Claim::gate`] lets nothing be written without the claim |
+//! | [`Runtime`], [`Controller`] | starts with the CRD, stops with it; reconciles each key once at a time, backs off, drains; a panic is an error |
+//! | [`follow`] | a watch that never ends, and that one bad object does not break |
+//! | [`Health`], [`serve()`] | `/livez`, `/readyz`, `/metrics`, `/log-level` |
+//! | [`Metrics`] | what controllers, queues, writes, watches and the process do, under names that dashboards know |
+//! | [`Events`] | each event once, and never too long for the server |
+//! | [`start_logging`] | text or JSON, at a level that can be changed while the process runs |
+
+mod claim;
+mod controller;
+mod crd;
+mod elect;
+mod error;
+mod events;
+mod health;
+mod lease;
+mod logs;
+mod metrics;
+mod queue;
+mod runtime;
+mod serve;
+mod supervise;
+mod watch;
+
+pub use claim::Claim;
+pub use controller::{Controller, Next, Signal, Synced};
+pub use elect::elect;
+pub use error::Error;
+pub use events::{EventKind, Events};
+pub use health::Health;
+pub use lease::LeaseSettings;
+pub use logs::{LogFormat, LogLevel, start_logging};
+pub use metrics::Metrics;
+pub use queue::Queue;
+pub use runtime::{Runtime, RuntimeSettings};
+pub use serve::{bind, serve};
+pub use watch::{Seen, follow, follow_metadata};
