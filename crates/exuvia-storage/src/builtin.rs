@@ -5,15 +5,63 @@ use std::sync::atomic::Ordering;
 
 use exuvia_sweep::{Control, Sweep};
 use exuvia_write::Writer;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::discovery::{ApiGroup, Discovery};
 use kube::{Api, Client};
 
 use crate::engine::Activity;
+use crate::failures::presentable;
+use crate::forbidden::MissingRule;
 use crate::options::Options;
+use crate::preflight::Obstacle;
 use crate::report::{End, Report, Verified};
 use crate::rewrite::Rewriter;
 use crate::verify::{Found, Verifier};
 use crate::{Error, ManagedFields};
+
+/// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions to look after.
+pub async fn find(
+    client: &Client,
+    name: &str,
+    is_crd: impl Fn(&str, &str) -> bool,
+) -> Result<ApiResource, Error> {
+    let (plural, wanted) = name
+        .split_once('.')
+        .map_or((name, None), |(plural, group)| (plural, Some(group)));
+    let mut discovery = Discovery::new(client.clone());
+    if let Some(group) = wanted {
+        // Another group's server may be down; it is none of our business.
+        discovery = discovery.filter(&[group]);
+    }
+    let discovery = discovery.run().await?;
+    let mut found: Vec<ApiResource> = discovery
+        .groups()
+        .filter(|group| wanted.is_none_or(|wanted| wanted == group.name()))
+        .filter(|group| !is_crd(group.name(), plural))
+        .flat_map(ApiGroup::recommended_resources)
+        .map(|(resource, _)| resource)
+        .filter(|resource| resource.plural == plural)
+        .collect();
+    // One in the core group has no other name than its plural; `events` is the one such case.
+    let core = found.iter().position(|resource| resource.group.is_empty());
+    match (found.len(), core) {
+        (0, _) => Err(Error::NotFound {
+            name: name.to_owned(),
+        }),
+        (1, _) => Ok(found.remove(0)),
+        (_, Some(core)) => Ok(found.remove(core)),
+        (_, None) => {
+            let names: Vec<String> = found
+                .iter()
+                .map(|resource| format!("{plural}.{}", resource.group))
+                .collect();
+            Err(Error::Ambiguous {
+                name: name.to_owned(),
+                candidates: names.join(" or "),
+            })
+        }
+    }
+}
 
 /// Patches every object with nothing, twice: the second time each must come back unchanged.
 ///
@@ -51,6 +99,14 @@ pub async fn migrate_builtin(
         source,
     };
 
+    if let Some(forbidden) = forbidden(writer, &api).await? {
+        report.end = End::Stalled {
+            reason: "Forbidden",
+            message: forbidden.to_string(),
+        };
+        report.obstacle = Some(forbidden);
+        return Ok(report);
+    }
     let rewriter = &Rewriter {
         writer: writer.clone(),
         api: api.clone(),
@@ -74,7 +130,12 @@ pub async fn migrate_builtin(
         done => done.map_err(failed)?,
     };
     report.rewrite = done.tally;
-    report.failures = done.failures;
+    report.failures = presentable(client, resource, done.failures).await;
+    if !done.tally.is_clean() {
+        // Nothing is proven while one is left: each would be refused, and counted, a second time.
+        report.end = failures(&report);
+        return Ok(report);
+    }
 
     let verifier = &Verifier {
         writer: writer.clone(),
@@ -101,23 +162,39 @@ pub async fn migrate_builtin(
     report.verify = done.tally;
     report.verified = Some(Verified::Full);
     report.mutated = verifier.found.mutated.load(Ordering::Relaxed);
-    let unfinished = report.failures.count() + done.failures.count();
-    report.failures.by_class.extend(done.failures.by_class);
-    report.failures.first.extend(done.failures.first);
+    report.failures = presentable(client, resource, done.failures).await;
     let moved = verifier.found.moved.load(Ordering::Relaxed);
-    report.end = match (unfinished, moved) {
-        (0, 0) => End::Migrated,
-        (0, moved) => End::Stalled {
+    report.end = match moved {
+        _ if !done.tally.is_clean() => failures(&report),
+        0 => End::Migrated,
+        moved => End::Stalled {
             reason: "ServerBehind",
             message: format!(
                 "{moved} objects changed once more when verified: an API server runs with another configuration; \
                  bring all of them up to date and run again"
             ),
         },
-        (count, _) => End::Stalled {
-            reason: "Failures",
-            message: format!("{count} objects could not be migrated"),
-        },
     };
     Ok(report)
+}
+
+fn failures(report: &Report) -> End {
+    End::Stalled {
+        reason: "Failures",
+        message: format!("{} objects could not be migrated", report.failures.count()),
+    }
+}
+
+/// Whether we may write at all, tried on one object: better to know before 10,000 are refused.
+async fn forbidden(writer: &Writer, api: &Api<DynamicObject>) -> Result<Option<Obstacle>, Error> {
+    let first = api.list_metadata(&ListParams::default().limit(1)).await?;
+    let Some(sample) = first.items.first() else {
+        return Ok(None);
+    };
+    Ok(match writer.dry_run().rewrite(api, &sample.metadata).await {
+        Err(error) if MissingRule::named_in(&error.to_string()).is_some() => {
+            Some(Obstacle::forbidden(&error.to_string()))
+        }
+        _ => None, // any other trouble is that object's own, and shows when its turn comes
+    })
 }

@@ -56,6 +56,32 @@ impl std::fmt::Display for Blocker {
     }
 }
 
+/// What may become of a CRD's versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// May be dropped.
+    pub droppable: Vec<String>,
+    /// What holds the others, but for the storage version.
+    pub held: Vec<(String, Blocker)>,
+}
+
+impl Outlook {
+    /// As far as the definition and these owners tell.
+    pub fn of(definition: &Definition, owners: &Owners) -> Self {
+        let droppable = droppable(definition, owners);
+        let names = definition.versions.iter().map(|version| &version.name);
+        let others = names.filter(|name| **name != definition.crd.storage && !droppable.contains(name));
+        let held = others.flat_map(|name| {
+            let blockers = blockers(definition, name, owners);
+            blockers.into_iter().map(|blocker| (name.clone(), blocker))
+        });
+        Self {
+            held: held.collect(),
+            droppable,
+        }
+    }
+}
+
 /// What holds `version`; empty: it may be dropped.
 pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<Blocker> {
     let mut blockers = Vec::new();

@@ -11,6 +11,10 @@ pub enum Error {
     #[error("the CRD's status could not be written: {0}")]
     Write(#[from] exuvia_write::Error),
 
+    /// A `StorageMigration` could not be written.
+    #[error("the StorageMigration could not be written: {0}")]
+    Publish(#[source] exuvia_write::Error),
+
     /// A sweep could not go on.
     #[error("the objects of {resource} could not be listed: {source}")]
     Sweep {
@@ -21,16 +25,27 @@ pub enum Error {
     },
 
     /// There is no such resource.
-    #[error("there is no CRD or built-in resource named {name}: see `exuvia plan` for what there is")]
+    #[error(
+        "there is no CRD or built-in resource named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
+    )]
     NotFound {
         /// What was asked for.
         name: String,
     },
 
+    /// Two built-in resources have this plural.
+    #[error("{name} is ambiguous: write {candidates}")]
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// What may be meant.
+        candidates: String,
+    },
+
     /// `proof` was asked for where it proves nothing.
     #[error(
         "verifying by proof needs every API server to be asked itself, and none can be: \
-         name them with --apiserver, or use --verify auto"
+         name them with --apiserver (spec.apiServers), or use --verify auto (spec.verify: Auto)"
     )]
     ProofImpossible,
 }

@@ -3,17 +3,21 @@
 //! [`protocol`] decides and [`Engine`] carries out; the same engine serves a command line and an operator.
 
 pub mod audit;
-mod builtin;
+pub mod builtin;
+mod controller;
 pub mod definition;
 pub mod droppable;
 mod engine;
 mod error;
+mod failures;
+mod forbidden;
 pub mod lint;
 mod optin;
 mod options;
 mod ownership;
 mod preflight;
 pub mod protocol;
+pub mod rbac;
 mod redact;
 mod report;
 mod rewrite;
@@ -23,12 +27,15 @@ mod survey;
 mod verify;
 
 pub use builtin::migrate_builtin;
+pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
 pub use engine::{Activity, Advance, Engine};
 pub use error::Error;
-pub use optin::{EXCLUDE_ANNOTATION, NotALabel, OPT_IN_LABEL, OptIn, OptInLabel, excluded, is_in_groups};
+pub use exuvia_api::{EXCLUDE_ANNOTATION, OPT_IN_LABEL};
+pub use forbidden::MissingRule;
+pub use optin::{NotALabel, OptIn, OptInLabel, excluded, is_in_groups};
 pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners};
 pub use preflight::{Obstacle, Pruned};
-pub use redact::redact;
+pub use redact::{redact, redact_uncut};
 pub use report::{End, Report, Timings, Verified};
 pub use survey::Survey;

@@ -1,14 +1,12 @@
 //! Who takes part: the opt-in label, the exclusion annotation, the configured groups.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::definition::Definition;
+use exuvia_api::{EXCLUDE_ANNOTATION, OPT_IN_LABEL};
 
-/// The label by which a CRD opts in.
-pub const OPT_IN_LABEL: &str = "exuvia.dev/auto-migrate-storage-version";
-/// The annotation by which a CRD is left out, with the reason as its value.
-pub const EXCLUDE_ANNOTATION: &str = "exuvia.dev/exclude-storage-version-migration";
+use crate::definition::Definition;
 
 /// The label that opts in, and the value it must have: written as `key`, or as `key=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,20 +57,37 @@ impl fmt::Display for OptInLabel {
 pub struct OptIn {
     /// The label that they must have.
     pub label: OptInLabel,
-    /// Groups that take part; empty: all.
+    /// Groups that take part; empty, or `*` among them: all.
     pub groups: Vec<String>,
+    /// CRDs that take part; empty: all of the groups; otherwise these alone, whatever their group.
+    pub crds: Vec<String>,
 }
 
 impl OptIn {
-    /// Whether the CRD takes part: labelled, in a group, and not excluded.
+    /// Whether the CRD takes part: labelled, in a group or named, and not excluded.
     pub fn includes(&self, definition: &Definition) -> bool {
-        definition.labels.get(&self.label.key) == Some(&self.label.value)
-            && is_in_groups(&definition.group, &self.groups)
-            && excluded(definition).is_none()
+        self.takes(&definition.name, &definition.labels, &definition.annotations)
+    }
+
+    /// As [`includes`](Self::includes), from nothing but a CRD's metadata.
+    pub fn takes(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+        annotations: &BTreeMap<String, String>,
+    ) -> bool {
+        // A CRD's name is `<plural>.<group>`; the server sees to that.
+        let group = name.split_once('.').map_or("", |(_, group)| group);
+        let meant = if self.crds.is_empty() {
+            is_in_groups(group, &self.groups)
+        } else {
+            self.crds.iter().any(|crd| crd == name)
+        };
+        meant && labels.get(&self.label.key) == Some(&self.label.value) && reason(annotations).is_none()
     }
 }
 
-/// Whether a group is one of `groups` or below one. No groups at all stand for every group.
+/// Whether a group is one of `groups` or below one. No groups at all, and `*`, stand for every group.
 ///
 /// ```
 /// use exuvia_storage::is_in_groups;
@@ -86,11 +101,15 @@ pub fn is_in_groups(group: &str, groups: &[String]) -> bool {
     groups.is_empty()
         || groups
             .iter()
-            .any(|wanted| group.strip_suffix(wanted.as_str()).is_some_and(below))
+            .any(|wanted| wanted == "*" || group.strip_suffix(wanted.as_str()).is_some_and(below))
 }
 
 /// The reason for which a CRD is left out, if it is. An exclusion without a reason is none, as for `lint`.
 pub fn excluded(definition: &Definition) -> Option<&str> {
-    let reason = definition.annotations.get(EXCLUDE_ANNOTATION)?.trim();
+    reason(&definition.annotations)
+}
+
+fn reason(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    let reason = annotations.get(EXCLUDE_ANNOTATION)?.trim();
     Some(reason).filter(|reason| !reason.is_empty())
 }

@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::definition::Definition;
+use crate::failures::without_values;
+use crate::forbidden::MissingRule;
 use crate::ownership::object_name;
 use crate::redact::redact;
 use crate::schema;
@@ -44,10 +46,12 @@ pub enum Obstacle {
         /// The fields that only it knows.
         fields: Vec<String>,
     },
-    /// `storedVersions` could not be trimmed in the end: better to know before 10,000 objects are rewritten.
+    /// We may not do what we would have to: better to know before 10,000 objects are rewritten.
     Forbidden {
-        /// What the server said to a dry-run of it, redacted.
+        /// What the server said, redacted.
         message: String,
+        /// The rule that is missing.
+        missing: Option<MissingRule>,
     },
     /// No version is served: nothing can be asked for.
     NothingServed,
@@ -78,22 +82,35 @@ impl std::fmt::Display for Obstacle {
                     write!(f, " ({object} holds {field}, which only {version} knows)")?;
                 }
                 f.write_str(
-                    ": add the field to the storage version, or accept the loss with --accept-pruning",
+                    ": add the field to the storage version, or accept the loss with --accept-pruning (spec.acceptPruning)",
                 )
             }
             Self::Unreadable { version, fields } => write!(
                 f,
                 "{version} is not served, and only it knows {}: serve it so that objects can be looked at, or accept the \
-                 loss with --accept-pruning",
+                 loss with --accept-pruning (spec.acceptPruning)",
                 fields.join(", ")
             ),
-            Self::Forbidden { message } => write!(
-                f,
-                "the CRD's status may not be patched ({message}): allow `patch` on customresourcedefinitions/status"
-            ),
+            Self::Forbidden {
+                message,
+                missing: None,
+            } => write!(f, "not allowed: {message}"),
+            Self::Forbidden {
+                missing: Some(rule), ..
+            } => write!(f, "not allowed; add this rule to the role: {rule}"),
             Self::NothingServed => {
                 f.write_str("no version is served, so no object can be asked for: serve one")
             }
+        }
+    }
+}
+
+impl Obstacle {
+    /// A right that is missing, as the server says so.
+    pub(crate) fn forbidden(message: &str) -> Self {
+        Self::Forbidden {
+            message: redact(message),
+            missing: MissingRule::named_in(message),
         }
     }
 }
@@ -128,13 +145,27 @@ pub(crate) async fn answers(
                 continue;
             };
             match error.class() {
+                // No object's own trouble: it is the same for all of them.
+                ErrorClass::Denied if MissingRule::named_in(&error.to_string()).is_some() => {
+                    return Some(Obstacle::forbidden(&error.to_string()));
+                }
                 ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::Conflict => {}
                 ErrorClass::Gone if !error.is_unserved() => {}
                 _ => {
                     return Some(Obstacle::NoAnswer {
                         object: object_name(metadata),
                         version: version.to_owned(),
-                        message: redact(&error.to_string()),
+                        message: without_values(
+                            client,
+                            &definition.resource(version),
+                            (
+                                metadata.namespace.as_deref(),
+                                metadata.name.as_deref().unwrap_or_default(),
+                            ),
+                            error.class().as_str(),
+                            redact(&error.to_string()),
+                        )
+                        .await,
                     });
                 }
             }

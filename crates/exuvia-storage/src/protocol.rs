@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use exuvia_sweep::ResourceVersion;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::jiff::Timestamp;
 
 /// What the protocol needs to know of a CRD, freshly read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +34,14 @@ impl Crd {
 }
 
 /// What is remembered of a pass. Worth nothing for another CRD uid or generation (PITFALLS B1).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// The CRD's uid when the pass began.
     pub uid: String,
     /// The CRD's generation when the pass began.
     pub generation: i64,
+    /// `storedVersions` when the pass began: what the patrol puts back if it must.
+    pub stored_before: Vec<String>,
     /// Whether there is something to do although `storedVersions` is clean: managedFields name a version that is gone,
     /// or the caller insists.
     pub wanted: bool,
@@ -48,6 +49,8 @@ pub struct Pass {
     pub preflight: Option<Preflight>,
     /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
     pub r0: Option<ResourceVersion>,
+    /// When R0 was taken. No rule asks for it: whoever observes turns it into [`Observed::full_verify_in`].
+    pub r0_at: Option<Timestamp>,
     /// The rewrite sweep, once it went through to its end.
     pub rewrite: Option<SweepEnd>,
     /// How often a verify sweep found that a server was behind.
@@ -60,12 +63,27 @@ pub struct Pass {
     pub verified_in_full: bool,
     /// The trim was made (or found made: a crash may hide it).
     pub trimmed: bool,
+    /// When that was, or was found. No rule asks for it: whoever observes turns it into [`Observed::patrol_in`].
+    pub trimmed_at: Option<Timestamp>,
     /// The patrol after the trim found nothing.
     pub patrolled: bool,
 }
 
+impl Pass {
+    /// Takes note if the trim was made although nobody remembers it: a crash, or an answer that was lost, may hide ours.
+    pub fn finds_the_trim_made(&mut self, crd: &Crd) -> bool {
+        let found = !self.trimmed
+            && self.uid == crd.uid
+            && self.generation == crd.generation
+            && self.verify.is_some_and(|end| end.unfinished == 0)
+            && crd.old_versions().is_empty();
+        self.trimmed |= found;
+        found
+    }
+}
+
 /// What the preflight found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preflight {
     /// Conversion and admission answer, nothing would be pruned.
     Passed,
@@ -74,7 +92,7 @@ pub enum Preflight {
 }
 
 /// Why the preflight does not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
     /// A dry-run write was refused or not answered.
     Preflight,
@@ -85,7 +103,7 @@ pub enum Blocked {
 }
 
 /// How a sweep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepEnd {
     /// Objects that failed or were in conflict: not done, whatever else was.
     pub unfinished: u64,
@@ -183,10 +201,13 @@ pub const RULES: [Rule; 13] = [
         insists: |o, _, _| o.suspended.then_some(Step::Hold(Hold::Suspended)),
     },
     Rule {
-        // A second flip, or a CRD made anew, voids whatever was learnt before it (PITFALLS B1).
-        name: "the pass is about this CRD at this generation",
+        // A second flip, or a CRD made anew, voids whatever was learnt before it (PITFALLS B1). So does a version that
+        // came back after the trim: whoever put it there knows of objects that no sweep of ours has seen.
+        name: "the pass is about this CRD as it is",
         insists: |_, crd, pass| {
-            (pass.uid != crd.uid || pass.generation != crd.generation).then_some(Step::Begin)
+            let other = pass.uid != crd.uid || pass.generation != crd.generation;
+            let put_back = pass.trimmed && !crd.old_versions().is_empty();
+            (other || put_back).then_some(Step::Begin)
         },
     },
     Rule {

@@ -87,7 +87,15 @@ pub(crate) fn failed(error: &Error) -> Verdict {
         _ if matches!(error, Error::Recreated { .. }) => Verdict::gone(),
         // The endpoint's 404 says nothing about the object.
         ErrorClass::Gone if !error.is_unserved() => Verdict::gone(),
-        ErrorClass::Conflict => Verdict::conflict(redact(&error.to_string())),
-        _ => Verdict::failed(class.as_str(), redact(&error.to_string())).under(Pressure::of(class)),
+        ErrorClass::Conflict => Verdict::conflict(said(error)),
+        _ => Verdict::failed(class.as_str(), said(error)).under(Pressure::of(class)),
     }
+}
+
+/// What the server said. The object and the class are told beside it: with long names there is no room for them twice.
+fn said(error: &Error) -> String {
+    redact(&match error.status() {
+        Some(status) => format!("{} (http {})", status.message, status.code),
+        None => error.to_string(),
+    })
 }

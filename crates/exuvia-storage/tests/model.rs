@@ -67,12 +67,7 @@ struct State {
 impl State {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (
-            &self.world,
-            &self.sweep,
-            serde_json::to_string(&self.pass).unwrap(),
-        )
-            .hash(&mut hasher);
+        (&self.world, &self.sweep, format!("{:?}", self.pass)).hash(&mut hasher);
         hasher.finish()
     }
 }

@@ -88,6 +88,16 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// `namespace/name`, or the name alone.
+    pub fn object(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
 /// What went wrong: all of it counted by class, the first hundred by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use exuvia_sweep::{Control, Progress, ResourceVersion, Sweep};
 use exuvia_write::Writer;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Config};
 use tokio::sync::watch;
 
 use crate::Error;
 use crate::definition::Definition;
+use crate::droppable::Outlook;
 use crate::options::{Options, Verify};
 use crate::protocol::{self, Blocked, Hold, Observed, Pass, Settled, Step};
 use crate::report::{End, Report};
@@ -34,16 +36,21 @@ pub enum Activity {
     Verifying(watch::Receiver<Progress>),
     /// `storedVersions` is trimmed.
     Trimming,
+    /// The patrol's sweep runs.
+    Patrolling(watch::Receiver<Progress>),
 }
 
 /// Migrates one CRD's objects. It can be dropped and made anew at any time: all that matters is in the cluster.
 pub struct Engine {
+    config: Config,
     client: Client,
     writer: Writer,
     name: String,
     options: Options,
+    suspended: bool,
     control: Control,
-    servers: Servers,
+    /// Found when they are first asked: most CRDs are clean, and then nobody needs to be.
+    servers: Option<Servers>,
     pass: Option<Pass>,
     definition: Option<Arc<Definition>>,
     /// When R0 was taken, as far as this process knows.
@@ -51,6 +58,8 @@ pub struct Engine {
     /// When a server was last found behind by what it wrote.
     unsettled_at: Option<Instant>,
     trimmed_at: Option<Instant>,
+    /// Whether a sweep of this engine has looked at all managedFields.
+    surveyed: bool,
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
     report: Report,
 }
@@ -62,6 +71,13 @@ impl std::fmt::Debug for Engine {
             .field("pass", &self.pass)
             .finish_non_exhaustive()
     }
+}
+
+/// Our monotonic clock at a time that was kept; not later than now, whatever the other clock says.
+fn instant(at: Timestamp) -> Instant {
+    let now = Instant::now();
+    let passed = Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or_default();
+    now.checked_sub(passed).unwrap_or(now)
 }
 
 /// What [`Engine::advance`] came to.
@@ -81,40 +97,57 @@ pub enum Advance {
 
 impl Engine {
     /// An engine for one CRD. `config` is what `client` was made from: API servers are asked one by one with it.
-    pub async fn new(
+    pub fn new(
         config: &Config,
         client: Client,
         writer: Writer,
         crd: impl Into<String>,
         options: Options,
-    ) -> Result<Self, Error> {
-        let servers = Servers::find(config, &client, &options.api_servers).await?;
+    ) -> Self {
         let name = crd.into();
         let report = Report {
             resource: name.clone(),
             ..Report::default()
         };
-        Ok(Self {
+        Self {
+            config: config.clone(),
             client,
             writer,
             name,
             options,
+            suspended: false,
             control: Control::new(),
-            servers,
+            servers: None,
             pass: None,
             definition: None,
             r0_at: None,
             unsettled_at: None,
             trimmed_at: None,
+            surveyed: false,
             watcher: Box::new(|_| {}),
             report,
-        })
+        }
     }
 
     /// Goes on with a pass that was kept.
     #[must_use]
     pub fn resume(mut self, pass: Option<Pass>) -> Self {
+        if let Some(pass) = &pass {
+            // Where it is not kept when something was, all of the time is waited for.
+            let since = |at: Option<Timestamp>, was: bool| at.map(instant).or(was.then(Instant::now));
+            self.r0_at = since(pass.r0_at, pass.r0.is_some());
+            self.trimmed_at = since(pass.trimmed_at, pass.trimmed);
+            self.unsettled_at = (pass.times_behind > 0).then(Instant::now);
+            self.report.stored_before.clone_from(&pass.stored_before);
+        }
         self.pass = pass;
+        self
+    }
+
+    /// Whether the user asked to hold.
+    #[must_use]
+    pub fn suspended(mut self, suspended: bool) -> Self {
+        self.suspended = suspended;
         self
     }
 
@@ -207,13 +240,23 @@ impl Engine {
 
     /// Observes, and does the next step.
     pub async fn advance(&mut self) -> Result<Advance, Error> {
+        let step = self.next().await?;
+        self.carry_out(step).await
+    }
+
+    /// Observes, and says what the next step is, for whoever wants to tell of it before it is done.
+    pub async fn next(&mut self) -> Result<Step, Error> {
+        let step = protocol::next(&self.observe().await?);
+        tracing::debug!(crd = %self.name, ?step, "next step");
+        Ok(step)
+    }
+
+    /// Does what [`next`](Self::next) said. Whatever would be dangerous if the world had changed since looks again itself.
+    pub async fn carry_out(&mut self, step: Step) -> Result<Advance, Error> {
         if self.control.is_cancelled() {
             return Ok(Advance::Cancelled);
         }
-        let observed = self.observe().await?;
-        let step = protocol::next(&observed);
         let started = Instant::now();
-        tracing::debug!(crd = %self.name, ?step, "next step");
         match step {
             Step::Begin => self.begin(),
             Step::Preflight => {
@@ -230,7 +273,11 @@ impl Engine {
                 self.report.timings.verify += started.elapsed().as_secs_f64();
             }
             Step::Trim(old) => self.trim(&old).await?,
-            Step::Patrol => self.patrol().await?,
+            Step::Patrol => {
+                if let Some(unfinished) = self.patrol().await? {
+                    return Ok(Advance::Held(Hold::Failures(unfinished)));
+                }
+            }
             Step::Wait(time) => return Ok(Advance::Wait(time)),
             Step::Hold(hold) => return Ok(Advance::Held(hold)),
             Step::Done => return Ok(Advance::Done),
@@ -257,12 +304,23 @@ impl Engine {
         if let Some(definition) = &self.definition {
             self.report.storage_version.clone_from(&definition.crd.storage);
             self.report.stored_after.clone_from(&definition.crd.stored);
+            if let Some(pass) = &mut self.pass
+                && pass.finds_the_trim_made(&definition.crd)
+            {
+                pass.trimmed_at = Some(Timestamp::now());
+                self.trimmed_at = Some(Instant::now());
+            }
             let preflown = self
                 .pass
                 .as_ref()
                 .is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed);
             if preflown {
-                settled = self.servers.look(definition, self.options.settle).await;
+                let servers = match &mut self.servers {
+                    Some(servers) => servers,
+                    none => none
+                        .insert(Servers::find(&self.config, &self.client, &self.options.api_servers).await?),
+                };
+                settled = servers.look(definition, self.options.settle).await;
             }
         }
         if let (Some(since), Settled::Yes { .. }) = (self.unsettled_at, &settled)
@@ -288,14 +346,22 @@ impl Engine {
             settled,
             full_verify_in: self.left_of_settle(self.r0_at).unwrap_or_default(),
             patrol_in: self.left_of_settle(self.trimmed_at).unwrap_or_default(),
-            suspended: false,
+            suspended: self.suspended,
         })
     }
 
-    /// What is left of one settle time that began then; a beginning that is not known begins now.
+    /// What is left of one settle time that began then; nothing of one that never began.
     fn left_of_settle(&self, since: Option<Instant>) -> Option<Duration> {
-        let passed = since.map(|since| since.elapsed()).unwrap_or_default();
-        Some(self.options.settle.saturating_sub(passed)).filter(|left| !left.is_zero())
+        let left = self.options.settle.saturating_sub(since?.elapsed());
+        Some(left).filter(|left| !left.is_zero())
+    }
+
+    /// What a kept report of this CRD may say of its versions now: those that may be dropped, and what holds the others.
+    ///
+    /// Ownership is as the last survey, verify or patrol sweep of this engine saw it; `None`: there was none.
+    pub fn outlook(&self) -> Option<Outlook> {
+        let definition = self.definition.as_ref().filter(|_| self.surveyed)?;
+        Some(Outlook::of(definition, &self.report.owners))
     }
 
     fn verifier(&self, proof: Option<ResourceVersion>) -> Verifier {
@@ -361,41 +427,46 @@ impl Engine {
     }
 
     fn ended(&self, hold: &Hold) -> End {
-        let stalled = |reason, message| End::Stalled { reason, message };
+        let reason = match hold {
+            Hold::Gone => return End::Gone,
+            Hold::Suspended => return End::Unfinished,
+            Hold::Blocked(Blocked::Preflight) => "Preflight",
+            Hold::Blocked(Blocked::Pruning) => "Pruning",
+            Hold::Blocked(Blocked::Forbidden) => "Forbidden",
+            Hold::ServerBehind(_) => "ServerBehind",
+            Hold::Failures(_) => "Failures",
+        };
+        End::Stalled {
+            reason,
+            message: self.sentence(hold),
+        }
+    }
+
+    /// Why it does not go on, for people.
+    pub fn sentence(&self, hold: &Hold) -> String {
         match hold {
-            Hold::Gone => End::Gone,
-            Hold::Suspended => End::Unfinished,
-            Hold::Blocked(why) => {
-                let reason = match why {
-                    Blocked::Preflight => "Preflight",
-                    Blocked::Pruning => "Pruning",
-                    Blocked::Forbidden => "Forbidden",
-                };
-                stalled(
-                    reason,
-                    self.report
-                        .obstacle
-                        .as_ref()
-                        .map(ToString::to_string)
-                        .unwrap_or_default(),
-                )
+            Hold::Gone => "the CRD is gone".to_owned(),
+            Hold::Suspended => "it is suspended".to_owned(),
+            Hold::Blocked(_) => self
+                .report
+                .obstacle
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            Hold::ServerBehind(names) if names.is_empty() => {
+                "an API server keeps storing at an old version: name the servers with --apiserver (spec.apiServers) to find it"
+                    .to_owned()
             }
-            Hold::ServerBehind(names) if names.is_empty() => stalled(
-                "ServerBehind",
-                "an API server keeps storing at an old version: name the servers with --apiserver to find it"
-                    .into(),
+            Hold::ServerBehind(names) => format!(
+                "these API servers do not show the new storage version: {}",
+                names.join(", ")
             ),
-            Hold::ServerBehind(names) => stalled(
-                "ServerBehind",
-                format!(
-                    "these API servers do not show the new storage version: {}",
-                    names.join(", ")
-                ),
-            ),
-            Hold::Failures(count) => stalled(
-                "Failures",
-                format!("{count} objects could not be migrated; nothing was trimmed"),
-            ),
+            Hold::Failures(count) if self.pass.as_ref().is_some_and(|pass| pass.trimmed) => {
+                format!("{count} objects could not be looked at once more after the trim")
+            }
+            Hold::Failures(count) => {
+                format!("{count} objects could not be migrated; nothing was trimmed")
+            }
         }
     }
 }

@@ -7,11 +7,14 @@ use std::time::Instant;
 use exuvia_sweep::{ResourceVersion, Verdict};
 use exuvia_write::{ErrorClass, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 
 use super::{Activity, Engine};
 use crate::Error;
 use crate::definition::Definition;
+use crate::failures::presentable;
+use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
 use crate::protocol::{self, Blocked, Pass, Preflight, SweepEnd};
 use crate::redact::redact;
@@ -24,15 +27,28 @@ impl Engine {
         let Some(definition) = &self.definition else {
             return;
         };
-        self.report.stored_before.clone_from(&definition.crd.stored);
+        let crd = &definition.crd;
+        // The same CRD that was trimmed has an old version again: the patrol put it back, maybe before a crash.
+        let is_same = |pass: &Pass| (&pass.uid, pass.generation) == (&crd.uid, crd.generation);
+        if self
+            .pass
+            .as_ref()
+            .is_some_and(|pass| pass.trimmed && is_same(pass))
+        {
+            self.unsettled_at = Some(Instant::now());
+        }
+        self.report.stored_before.clone_from(&crd.stored);
         self.pass = Some(Pass {
-            uid: definition.crd.uid.clone(),
-            generation: definition.crd.generation,
+            uid: crd.uid.clone(),
+            generation: crd.generation,
+            stored_before: crd.stored.clone(),
             // Whether old entries are left can only be told by looking.
             wanted: true,
+            // A server that was caught may still be behind, and be none of those that were asked.
+            times_behind: self.unsettled_at.is_some().into(),
             ..Pass::default()
         });
-        (self.r0_at, self.unsettled_at, self.trimmed_at) = (None, None, None);
+        (self.r0_at, self.trimmed_at) = (None, None);
     }
 
     pub(super) async fn preflight(&mut self) -> Result<(), Error> {
@@ -42,11 +58,15 @@ impl Engine {
             None => Some(Obstacle::NothingServed),
             Some(endpoint) => match Survey::of(self.sweep(&definition.resource(endpoint))).await {
                 Err(error) if error.is_cancelled() => return Ok(()),
+                Err(error) if MissingRule::named_in(&error.to_string()).is_some() => {
+                    Some(Obstacle::forbidden(&error.to_string()))
+                }
                 Err(error) => Some(Obstacle::NoList {
                     message: redact(&error.to_string()),
                 }),
                 Ok(survey) => {
                     self.report.owners = survey.owners.clone();
+                    self.surveyed = true;
                     let old = definition.old_among(survey.owners.versions());
                     if old.is_empty() && definition.crd.old_versions().is_empty() {
                         // Clean after all: the rules say so as soon as nothing is wanted.
@@ -78,8 +98,7 @@ impl Engine {
         let keep = |stored: &mut Vec<String>| stored.retain(|version| !old.contains(version));
         match self.write_stored_versions(&self.writer.dry_run(), keep).await {
             Err(Error::Write(error)) if error.class() == ErrorClass::Denied => {
-                let message = redact(&error.to_string());
-                return Ok(Some(Obstacle::Forbidden { message }));
+                return Ok(Some(Obstacle::forbidden(&error.to_string())));
             }
             tried => tried?,
         };
@@ -96,7 +115,10 @@ impl Engine {
             .await
             .map_err(|source| self.unlisted(source))?;
         self.r0_at = Some(Instant::now());
-        self.remember(|pass| pass.r0 = count.resource_version);
+        self.remember(|pass| {
+            pass.r0 = count.resource_version;
+            pass.r0_at = Some(Timestamp::now());
+        });
         Ok(())
     }
 
@@ -123,7 +145,7 @@ impl Engine {
         };
         let unfinished = done.tally.failed + done.tally.conflict;
         self.report.rewrite = done.tally;
-        self.report.failures = done.failures;
+        self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
         self.report.peak_concurrency = done.peak_concurrency;
         self.remember(|pass| pass.rewrite = Some(SweepEnd { unfinished }));
         Ok(())
@@ -147,14 +169,10 @@ impl Engine {
         };
         self.report.verify = done.tally;
         if !done.tally.is_clean() {
-            self.report.failures = done.failures;
+            self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
         }
         self.report.mutated = verifier.found.mutated.load(Ordering::Relaxed);
-        self.report.owners = survey
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .owners
-            .clone();
+        self.note_owners(survey);
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let Some(crd) = crds.get_opt(&self.name).await? else {
             return Ok(());
@@ -183,19 +201,26 @@ impl Engine {
         if self.write_stored_versions(&self.writer, keep).await? {
             self.trimmed_at = Some(Instant::now());
             self.report.stored_after.retain(|version| !old.contains(version));
-            self.remember(|pass| pass.trimmed = true);
+            self.remember(|pass| {
+                pass.trimmed = true;
+                pass.trimmed_at = Some(Timestamp::now());
+            });
         }
         Ok(())
     }
 
-    /// Patches what the verify sweep did not see. Whatever moves was written by a server behind our back.
-    pub(super) async fn patrol(&mut self) -> Result<(), Error> {
+    /// Patches what the verify sweep did not see. Whatever moves was written by a server behind our back. Returns how many
+    /// objects could not be looked at, if any: the patrol is due again then, but not at once.
+    pub(super) async fn patrol(&mut self) -> Result<Option<u64>, Error> {
         let pass = self.pass.clone().unwrap_or_default();
         let verifier = &self.verifier(None);
         let seen_up_to = pass.r1.filter(|_| !pass.verified_in_full);
-        let done = self
-            .sweep(&self.resource())
+        let survey = &Mutex::new(Survey::default());
+        let sweep = self.sweep(&self.resource());
+        (self.watcher)(Activity::Patrolling(sweep.progress()));
+        let swept = sweep
             .run(async |object| {
+                survey::add(survey, &object.metadata);
                 let version = ResourceVersion::of(&object.metadata);
                 if version.is_some() && version <= seen_up_to {
                     return Verdict::skipped();
@@ -203,25 +228,59 @@ impl Engine {
                 verifier.verify(&object.metadata).await
             })
             .await;
-        let Some(done) = self.unless_cancelled(done)? else {
-            return Ok(());
-        };
+        // However the sweep ended: what moved is rewritten by now, and another patrol would find nothing.
         if verifier.found.moved.load(Ordering::Relaxed) > 0 {
-            let old = self.report.stored_before.clone();
-            let put_back = |stored: &mut Vec<String>| {
-                for version in &old {
-                    if !stored.contains(version) {
-                        stored.push(version.clone());
-                    }
-                }
-            };
-            if self.write_stored_versions(&self.writer, put_back).await? {
+            if self.put_back(&pass).await? {
                 self.pass = None;
+                self.unsettled_at = Some(Instant::now());
             }
-        } else if done.tally.is_clean() {
-            self.remember(|pass| pass.patrolled = true);
+            return Ok(None);
         }
-        Ok(())
+        let Some(done) = self.unless_cancelled(swept)? else {
+            return Ok(None);
+        };
+        self.note_owners(survey);
+        let unfinished = done.tally.failed + done.tally.conflict;
+        self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
+        if unfinished > 0 {
+            return Ok(Some(unfinished));
+        }
+        self.remember(|pass| pass.patrolled = true);
+        Ok(None)
+    }
+
+    /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile; `false`: it is gone.
+    async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let found = crds.get_opt(&self.name).await?;
+        let Some(crd) = found.filter(|crd| crd.metadata.uid.as_ref() == Some(&pass.uid)) else {
+            return Ok(false);
+        };
+        let put_back = |crd: &mut CustomResourceDefinition| {
+            let known: Vec<&String> = crd.spec.versions.iter().map(|version| &version.name).collect();
+            let stored = crd
+                .status
+                .get_or_insert_default()
+                .stored_versions
+                .get_or_insert_default();
+            for version in pass
+                .stored_before
+                .iter()
+                .filter(|version| known.contains(version))
+            {
+                if !stored.contains(version) {
+                    stored.push(version.clone());
+                }
+            }
+        };
+        self.writer.patch_status(&crds, &crd, put_back).await?;
+        Ok(true)
+    }
+
+    fn note_owners(&mut self, survey: &Mutex<Survey>) {
+        let survey = survey.lock().unwrap_or_else(PoisonError::into_inner);
+        self.report.owners = survey.owners.clone();
+        self.surveyed = true;
     }
 
     /// Writes `storedVersions` if the CRD is still the one that was observed; `false`: it is not, observe again.

@@ -23,7 +23,8 @@ use std::rc::Rc;
 pub use input::Input;
 pub use report::{Finding, Note, Outcome, Reason, Report};
 
-use crate::optin::{EXCLUDE_ANNOTATION, OptInLabel};
+use crate::EXCLUDE_ANNOTATION;
+use crate::optin::OptInLabel;
 use document::{Piece, mentions_crd};
 use rule::{Crd, Decision};
 use yaml::{Document, Node};

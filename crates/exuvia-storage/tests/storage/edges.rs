@@ -176,9 +176,7 @@ async fn an_expired_continue_token_loses_no_object() {
     };
     let connected = writer.connect(config.clone()).unwrap();
     let crd = widgets.crd_name();
-    let mut engine = exuvia_storage::Engine::new(&config, connected, writer, crd, options)
-        .await
-        .unwrap();
+    let mut engine = exuvia_storage::Engine::new(&config, connected, writer, crd, options);
     let report = engine.run().await.unwrap();
     assert!(
         proxy.requests().iter().any(|r| r.answer == Some(410)),
@@ -226,7 +224,7 @@ async fn a_denied_object_goes_through_status_only_if_asked() {
         managed_fields: exuvia_storage::ManagedFields::Keep,
         ..bench.options()
     };
-    let denied = bench.engine(options()).await.run().await.unwrap();
+    let denied = bench.engine(options()).run().await.unwrap();
     assert!(
         matches!(
             denied.end,
@@ -250,7 +248,7 @@ async fn a_denied_object_goes_through_status_only_if_asked() {
         status_fallback: true,
         ..options()
     };
-    let report = bench.engine(through).await.run().await.unwrap();
+    let report = bench.engine(through).run().await.unwrap();
     configurations
         .delete("fallback", &DeleteParams::default())
         .await
@@ -263,7 +261,7 @@ async fn a_denied_object_goes_through_status_only_if_asked() {
 async fn a_crd_made_anew_is_another_one() {
     let bench = Bench::flipped("anew", 3).await;
     let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
-    let mut engine = bench.engine(bench.options()).await;
+    let mut engine = bench.engine(bench.options());
     while engine.pass().and_then(|pass| pass.rewrite).is_none() {
         engine.advance().await.unwrap();
     }

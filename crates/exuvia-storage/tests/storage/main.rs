@@ -64,27 +64,24 @@ impl Bench {
         }
     }
 
-    async fn engine(&self, options: Options) -> Engine {
-        self.engine_over(self.control_plane.admin().config().unwrap(), options)
-            .await
+    fn engine(&self, options: Options) -> Engine {
+        self.engine_over(&self.control_plane.admin().config().unwrap(), options)
     }
 
-    async fn engine_over(&self, config: Config, options: Options) -> Engine {
+    fn engine_over(&self, config: &Config, options: Options) -> Engine {
         let writer = Writer::named("exuvia-test");
         let client = writer.connect(config.clone()).unwrap();
-        Engine::new(&config, client, writer, self.widgets.crd_name(), options)
-            .await
-            .unwrap()
+        Engine::new(config, client, writer, self.widgets.crd_name(), options)
     }
 
     /// An engine whose every request goes through the proxy.
-    async fn engine_through(&self, proxy: &Proxy, options: Options) -> Engine {
+    fn engine_through(&self, proxy: &Proxy, options: Options) -> Engine {
         let access = self.control_plane.admin().clone().at(proxy.url());
-        self.engine_over(access.config().unwrap(), options).await
+        self.engine_over(&access.config().unwrap(), options)
     }
 
     async fn migrate(&self) -> Report {
-        self.engine(self.options()).await.run().await.unwrap()
+        self.engine(self.options()).run().await.unwrap()
     }
 
     async fn stored_versions(&self) -> Vec<String> {

@@ -46,12 +46,7 @@ async fn a_field_that_only_the_old_version_knows_stops_it_before_any_write() {
     bench.widgets.flip_storage(&bench.client, "v1").await.unwrap();
 
     let proxy = bench.control_plane.proxy().await.unwrap();
-    let report = bench
-        .engine_through(&proxy, bench.options())
-        .await
-        .run()
-        .await
-        .unwrap();
+    let report = bench.engine_through(&proxy, bench.options()).run().await.unwrap();
     assert!(
         matches!(
             report.end,
@@ -82,7 +77,7 @@ async fn a_field_that_only_the_old_version_knows_stops_it_before_any_write() {
         accept_pruning: true,
         ..bench.options()
     };
-    let report = bench.engine(accepted).await.run().await.unwrap();
+    let report = bench.engine(accepted).run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 600));
     bench.assert_trimmed_rightly("v1alpha1").await;
 }
@@ -97,7 +92,7 @@ async fn a_dead_conversion_webhook_stops_it_before_any_write() {
     bench.widgets.flip_storage(&bench.client, "v1").await.unwrap();
     webhooks.break_down(Endpoint::Convert, Break::Http500);
     let proxy = bench.control_plane.proxy().await.unwrap();
-    let mut engine = bench.engine_through(&proxy, bench.options()).await;
+    let mut engine = bench.engine_through(&proxy, bench.options());
     let report = engine.run().await.unwrap();
     assert!(
         matches!(
@@ -221,7 +216,7 @@ async fn empty_stored_versions_are_no_reason_to_panic() {
 async fn a_crd_that_goes_away_ends_it() {
     let bench = Bench::flipped("vanish", 3).await;
     let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
-    let mut engine = bench.engine(bench.options()).await;
+    let mut engine = bench.engine(bench.options());
     engine.advance().await.unwrap();
     crds.delete(&bench.widgets.crd_name(), &kube::api::DeleteParams::default())
         .await

@@ -166,7 +166,7 @@ async fn with_ownership_kept_apply_answers_500_after_the_drop_and_migrate_cures_
         managed_fields: ManagedFields::Keep,
         ..bench.options()
     };
-    assert_eq!(bench.engine(keep).await.run().await.unwrap().end, End::Migrated);
+    assert_eq!(bench.engine(keep).run().await.unwrap().end, End::Migrated);
     drop_v1alpha1(&bench).await;
     let broken = apply(
         &bench,
@@ -246,7 +246,7 @@ async fn what_a_writer_left_behind_after_the_trim_is_shed_on_request() {
         shed: vec!["v1alpha1".into()],
         ..bench.options()
     };
-    let report = bench.engine(shed).await.run().await.unwrap();
+    let report = bench.engine(shed).run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 1));
     let old = format!("{}/v1alpha1", bench.widgets.group());
     assert_eq!(report.owners.objects_at(&old), 0);
@@ -269,7 +269,7 @@ async fn dropped_entries_leave_no_trace_of_the_old_version() {
         managed_fields: ManagedFields::Drop,
         ..bench.options()
     };
-    let report = bench.engine(options).await.run().await.unwrap();
+    let report = bench.engine(options).run().await.unwrap();
     assert_eq!(report.end, End::Migrated);
     let old = format!("{}/v1alpha1", bench.widgets.group());
     assert_eq!(report.owners.objects_at(&old), 0);

@@ -11,12 +11,7 @@ async fn a_clean_crd_gets_no_write() {
     let bench = Bench::installed("clean").await;
     bench.widgets.create(&bench.client, "v1alpha1", 3).await.unwrap();
     let proxy = bench.control_plane.proxy().await.unwrap();
-    let report = bench
-        .engine_through(&proxy, bench.options())
-        .await
-        .run()
-        .await
-        .unwrap();
+    let report = bench.engine_through(&proxy, bench.options()).run().await.unwrap();
     assert_eq!(report.end, End::Clean);
     assert!(proxy.writes().is_empty(), "{:?}", proxy.writes());
 }
@@ -93,12 +88,7 @@ async fn a_current_object_is_not_written_and_an_old_one_gets_a_rewrite_and_at_mo
     };
     let current = revision("new-1").await;
     let proxy = bench.control_plane.proxy().await.unwrap();
-    let report = bench
-        .engine_through(&proxy, bench.options())
-        .await
-        .run()
-        .await
-        .unwrap();
+    let report = bench.engine_through(&proxy, bench.options()).run().await.unwrap();
     assert_eq!((report.rewrite.rewritten, report.rewrite.current), (6, 2));
     assert_eq!(
         revision("new-1").await,
@@ -125,7 +115,7 @@ async fn a_resource_of_several_pages_is_migrated_whole() {
         page_size: 10,
         ..bench.options()
     };
-    let report = bench.engine(options).await.run().await.unwrap();
+    let report = bench.engine(options).run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 35));
     assert_eq!(bench.stored_at("v1alpha1").await, 0);
     assert_eq!(
@@ -145,7 +135,7 @@ async fn one_bad_object_is_named_the_rest_is_migrated_and_nothing_is_trimmed() {
             .always()
             .then(Fault::refuse(403)),
     );
-    let mut engine = bench.engine_through(&proxy, bench.options()).await;
+    let mut engine = bench.engine_through(&proxy, bench.options());
     let report = engine.run().await.unwrap();
     assert!(
         matches!(
@@ -186,7 +176,7 @@ async fn a_conflict_that_outlives_its_retries_is_not_done() {
             .always()
             .then(Fault::refuse(409)),
     );
-    let mut engine = bench.engine_through(&proxy, bench.options()).await;
+    let mut engine = bench.engine_through(&proxy, bench.options());
     let report = engine.run().await.unwrap();
     assert!(
         matches!(
@@ -219,7 +209,7 @@ async fn a_label_added_during_the_trim_costs_nothing_but_the_trim() {
     let refused = proxy.inject(Rule::on(trim).nth(2).then(Fault::refuse(409)));
     let crds: kube::Api<CustomResourceDefinition> = kube::Api::all(bench.client.clone());
     let label = kube::api::Patch::Merge(serde_json::json!({"metadata": {"labels": {"a": "b"}}}));
-    let mut engine = bench.engine_through(&proxy, bench.options()).await;
+    let mut engine = bench.engine_through(&proxy, bench.options());
     let running = engine.run();
     let labelling = async {
         proxy

@@ -40,7 +40,7 @@ impl TwoServers {
         widgets
     }
 
-    async fn engine(&self, widgets: &Widgets, servers: &[&ApiServer]) -> Engine {
+    fn engine(&self, widgets: &Widgets, servers: &[&ApiServer]) -> Engine {
         let config = self.control_plane.admin().config().unwrap();
         let writer = Writer::named("exuvia-test");
         let client = writer.connect(config.clone()).unwrap();
@@ -54,8 +54,6 @@ impl TwoServers {
             ..Options::default()
         };
         Engine::new(&config, client, writer, widgets.crd_name(), options)
-            .await
-            .unwrap()
     }
 
     async fn stored_at(&self, widgets: &Widgets, version: &str) -> usize {
@@ -102,9 +100,7 @@ fn patches(widgets: &Widgets, count: usize) -> Vec<Request<Bytes>> {
 async fn a_server_that_does_not_show_the_flip_is_named_and_nothing_is_trimmed() {
     let servers = TwoServers::start().await;
     let widgets = servers.widgets("behind.example.com", 6).await;
-    let mut engine = servers
-        .engine(&widgets, &[servers.control_plane.apiserver(), &servers.second])
-        .await;
+    let mut engine = servers.engine(&widgets, &[servers.control_plane.apiserver(), &servers.second]);
     // The second server answers once, so that it is known, and then stands still over the flip.
     let stale = servers
         .second
@@ -127,9 +123,7 @@ async fn a_server_that_does_not_show_the_flip_is_named_and_nothing_is_trimmed() 
     // Once it is awake and has understood, the migration goes on by itself, over whatever it wrote meanwhile.
     stale.resume().await.unwrap();
     crate::until("the migration completes", async || {
-        let mut engine = servers
-            .engine(&widgets, &[servers.control_plane.apiserver(), &servers.second])
-            .await;
+        let mut engine = servers.engine(&widgets, &[servers.control_plane.apiserver(), &servers.second]);
         engine.run().await.unwrap().end == End::Migrated
     })
     .await;
@@ -150,9 +144,7 @@ async fn what_an_unknown_server_writes_after_the_trim_is_found_by_the_patrol() {
             .await
             .unwrap();
         widgets.flip_storage(&servers.client, "v1").await.unwrap();
-        let mut engine = servers
-            .engine(&widgets, &[servers.control_plane.apiserver()])
-            .await;
+        let mut engine = servers.engine(&widgets, &[servers.control_plane.apiserver()]);
         assert_eq!(engine.run().await.unwrap().end, End::Migrated);
         assert_eq!(servers.stored_versions(&widgets).await, ["v1"]);
         assert_eq!(stale.resume().await.unwrap(), [200; 6]);
@@ -192,7 +184,7 @@ async fn without_known_servers_the_verification_is_full() {
             == widgets.storage_version_hash(&servers.client).await.unwrap()
     })
     .await;
-    let mut engine = servers.engine(&widgets, &[]).await;
+    let mut engine = servers.engine(&widgets, &[]);
     let report = engine.run().await.unwrap();
     assert_eq!(
         (report.end, report.verified),

@@ -1,0 +1,351 @@
+//! The controller: keeps one `StorageMigration` per CRD that has opted in, and carries migrations out with the engine.
+
+mod built_in;
+mod follow;
+mod metrics;
+mod options;
+mod run;
+mod status;
+mod tell;
+mod world;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use exuvia_api::{MADE_BY_LABEL, MADE_BY_OPERATOR, Phase, StorageMigration, StorageMigrationSpec, reason};
+use exuvia_runtime::{
+    Controller, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
+};
+use exuvia_write::{Delete, Writer};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ListParams;
+use kube::{Api, Client, Config, Resource, ResourceExt};
+
+use self::metrics::StorageMetrics;
+use self::run::Parked;
+use self::status::{News, Trouble};
+use self::world::{SeenMigration, World};
+use crate::{Error, OptIn, Options, redact};
+
+/// Every reason for which a migration can be stalled, for metrics.
+pub const STALL_REASONS: [&str; 9] = [
+    reason::PREFLIGHT,
+    reason::PRUNING,
+    reason::SERVER_BEHIND,
+    reason::FAILURES,
+    reason::FORBIDDEN,
+    reason::NO_SUCH_RESOURCE,
+    reason::DUPLICATE,
+    reason::INVALID_SPEC,
+    reason::SERVER_ERRORS,
+];
+
+/// How many names a page of the watches' lists holds: what a CRD's metadata weighs is mostly managedFields.
+const PAGE: u32 = 50;
+
+/// What the controller is told.
+#[derive(Clone)]
+pub struct ControllerSettings {
+    /// Which CRDs are managed.
+    pub opt_in: OptIn,
+    /// What a `StorageMigration` that does not say otherwise is done with.
+    pub defaults: Options,
+}
+
+/// Migrates what `StorageMigration`s ask for, and makes them for CRDs that have opted in.
+///
+/// Nothing is remembered outside the cluster but what can be forgotten: an engine that waits, and what the watches saw.
+pub struct StorageController {
+    config: Config,
+    client: Client,
+    writer: Writer,
+    events: Events,
+    metrics: Metrics,
+    own_metrics: StorageMetrics,
+    settings: ControllerSettings,
+    world: Mutex<World>,
+    /// Engines that wait for a time to pass, by resource.
+    parked: Mutex<HashMap<String, Parked>>,
+    /// How often in a row something failed, by resource.
+    failed: Mutex<HashMap<String, u32>>,
+}
+
+impl fmt::Debug for StorageController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StorageController").finish_non_exhaustive()
+    }
+}
+
+/// What made a reconcile fail. It shows no values: error texts of servers may quote them (PITFALLS B27).
+#[derive(Debug)]
+pub struct ReconcileError(Error);
+
+impl fmt::Display for ReconcileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.0.to_string()))
+    }
+}
+
+impl std::error::Error for ReconcileError {}
+
+impl<E: Into<Error>> From<E> for ReconcileError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl StorageController {
+    /// A controller. `config` is what `client` was made from: API servers are asked one by one with it. `writer` should
+    /// have the gate of a leader election.
+    pub fn new(
+        config: Config,
+        client: Client,
+        writer: Writer,
+        events: Events,
+        metrics: Metrics,
+        settings: ControllerSettings,
+    ) -> Self {
+        Self {
+            own_metrics: StorageMetrics::register(&metrics),
+            config,
+            client,
+            writer,
+            events,
+            metrics,
+            settings,
+            world: Mutex::default(),
+            parked: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    fn migrations(&self) -> Api<StorageMigration> {
+        Api::all(self.client.clone())
+    }
+
+    /// Watches CRDs, nothing but their metadata.
+    async fn watch_crds(&self, queue: &Queue, on_sync: impl Fn() + Send + Sync) {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let config = ListParams::default().limit(PAGE);
+        // Names that were known when a list began and have not been seen since.
+        let mut missing = BTreeSet::new();
+        follow_metadata(
+            crds,
+            config,
+            &self.metrics,
+            "customresourcedefinitions",
+            |seen| match seen {
+                Seen::Restarted => missing = self.world().crd_names().cloned().collect(),
+                Seen::Applied(crd) => {
+                    let name = crd.name_any();
+                    missing.remove(&name);
+                    if self.world().see_crd(&crd.metadata, &self.settings.opt_in) {
+                        queue.add(name);
+                    }
+                }
+                Seen::Deleted(crd) => self.lose_crd(&crd.name_any(), queue),
+                Seen::Synced => {
+                    for name in std::mem::take(&mut missing) {
+                        self.lose_crd(&name, queue);
+                    }
+                    on_sync();
+                }
+            },
+        )
+        .await;
+    }
+
+    fn lose_crd(&self, name: &str, queue: &Queue) {
+        if self.world().lose_crd(name) {
+            queue.add(name);
+        }
+    }
+
+    async fn watch_migrations(&self, queue: &Queue, on_sync: impl Fn() + Send + Sync) {
+        let config = ListParams::default().limit(PAGE);
+        let mut missing = BTreeSet::new();
+        follow(
+            self.migrations(),
+            config,
+            &self.metrics,
+            "storagemigrations",
+            |seen| match seen {
+                Seen::Restarted => missing = self.world().migration_names().cloned().collect(),
+                Seen::Applied(migration) => {
+                    missing.remove(&migration.name_any());
+                    let concerned = self.world().see_migration(&migration);
+                    if let Some(resource) = concerned {
+                        queue.add(resource);
+                    }
+                }
+                Seen::Deleted(migration) => self.lose_migration(&migration.name_any(), queue),
+                Seen::Synced => {
+                    for name in std::mem::take(&mut missing) {
+                        self.lose_migration(&name, queue);
+                    }
+                    on_sync();
+                }
+            },
+        )
+        .await;
+    }
+
+    fn lose_migration(&self, name: &str, queue: &Queue) {
+        let concerned = self.world().lose_migration(name);
+        if let Some(resource) = concerned {
+            queue.add(resource);
+        }
+    }
+
+    /// Whether our own CRD is being deleted, or is gone: the server says so before the watch does.
+    async fn is_leaving(&self) -> bool {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        match crds.get_metadata_opt(self.crd()).await {
+            Ok(found) => found.is_none_or(|crd| crd.metadata.deletion_timestamp.is_some()),
+            Err(_) => false,
+        }
+    }
+
+    async fn make(&self, crd: &str, uid: String) -> Result<(), Error> {
+        let mut migration = StorageMigration::new(
+            crd,
+            StorageMigrationSpec {
+                resource: crd.to_owned(),
+                ..StorageMigrationSpec::default()
+            },
+        );
+        migration
+            .labels_mut()
+            .insert(MADE_BY_LABEL.into(), MADE_BY_OPERATOR.into());
+        migration.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: CustomResourceDefinition::api_version(&()).into_owned(),
+            kind: CustomResourceDefinition::kind(&()).into_owned(),
+            name: crd.to_owned(),
+            uid,
+            ..OwnerReference::default()
+        }]);
+        let same = |found: &StorageMigration| found.spec.resource == crd;
+        self.writer
+            .create_or_adopt(&self.migrations(), &migration, same)
+            .await
+            .map_err(Error::Publish)?;
+        Ok(())
+    }
+
+    async fn remove(&self, migration: &SeenMigration) -> Result<(), Error> {
+        let mut gone = StorageMigration::new(&migration.name, StorageMigrationSpec::default());
+        gone.metadata.uid = Some(migration.uid.clone());
+        let deleted = self
+            .writer
+            .delete(&self.migrations(), &gone, &Delete::default())
+            .await;
+        deleted.map_err(Error::Publish)?;
+        tracing::info!(migration = %migration.name, "removed: its CRD does not take part any more");
+        Ok(())
+    }
+
+    /// Says of a younger one that an older one works.
+    async fn stand_by(&self, duplicate: &SeenMigration, older: &SeenMigration) -> Result<(), Error> {
+        let api = self.migrations();
+        let Some(migration) = api.get_opt(&duplicate.name).await? else {
+            return Ok(());
+        };
+        let message = format!(
+            "StorageMigration {} is older and works on {}",
+            older.name, older.resource
+        );
+        let trouble = Trouble {
+            reason: reason::DUPLICATE,
+            message: message.clone(),
+        };
+        let news = News::of(Phase::Stalled, message, Some(trouble));
+        let written = self
+            .writer
+            .patch_status(&api, &migration, |migration| news.tell(migration))
+            .await;
+        written.map_err(Error::Publish)?;
+        Ok(())
+    }
+
+    async fn reconcile_resource(&self, resource: &str, signal: &Signal) -> Result<Next, Error> {
+        let decision = self.world().decide(resource);
+        for migration in &decision.remove {
+            self.remove(migration).await?;
+        }
+        if let Some(uid) = decision.make {
+            self.make(resource, uid).await?;
+        }
+        let Some(active) = decision.active else {
+            lock(&self.parked).remove(resource);
+            self.own_metrics.forget(resource);
+            return Ok(Next::Await); // what was made or removed comes back through the watch
+        };
+        for duplicate in &decision.duplicates {
+            self.stand_by(duplicate, &active).await?;
+        }
+        self.migrate(&active, signal).await
+    }
+}
+
+impl Controller for StorageController {
+    type Error = ReconcileError;
+
+    fn name(&self) -> &'static str {
+        "storagemigration"
+    }
+
+    fn crd(&self) -> &'static str {
+        "storagemigrations.exuvia.dev"
+    }
+
+    async fn watch(&self, queue: Queue, synced: Synced) {
+        let seen = Mutex::new((false, false));
+        let done = |part: fn(&mut (bool, bool)) -> &mut bool| {
+            let mut seen = lock(&seen);
+            *part(&mut seen) = true;
+            if *seen == (true, true) {
+                synced.done();
+            }
+        };
+        tokio::join!(
+            self.watch_crds(&queue, || done(|seen| &mut seen.0)),
+            self.watch_migrations(&queue, || done(|seen| &mut seen.1)),
+        );
+    }
+
+    fn forget(&self) {
+        *self.world() = World::default();
+        lock(&self.parked).clear();
+    }
+
+    async fn reconcile(&self, resource: &str, signal: Signal) -> Result<Next, ReconcileError> {
+        match self.reconcile_resource(resource, &signal).await {
+            Ok(next) => {
+                lock(&self.failed).remove(resource);
+                Ok(next)
+            }
+            // It takes the migrations with it and lets nobody make new ones: not our trouble, and soon over.
+            Err(Error::Publish(_)) if self.is_leaving().await => Ok(Next::Await),
+            Err(error) => {
+                let times = {
+                    let mut failed = lock(&self.failed);
+                    let times = failed.entry(resource.to_owned()).or_default();
+                    *times += 1;
+                    *times
+                };
+                self.tell_of(resource, &error, times).await;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

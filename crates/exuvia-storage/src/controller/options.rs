@@ -1,0 +1,84 @@
+//! What a `StorageMigration` asks for, on top of the operator's own settings.
+
+use exuvia_api::{ManagedFieldsPolicy, StorageMigrationSpec, VerifyPolicy, parse_duration};
+
+use crate::{ManagedFields, Options, Verify};
+
+/// The options of one migration, or what is wrong with its spec.
+pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result<Options, String> {
+    let settle = match &spec.settle {
+        Some(settle) => parse_duration(settle).map_err(|error| format!("spec.settle: {error}"))?,
+        None => defaults.settle,
+    };
+    let server = |url: &String| {
+        let bad = || format!("spec.apiServers: {url:?} is no URL of an API server: write https://host:port");
+        let uri: http::Uri = url.parse().map_err(|_| bad())?;
+        let https = uri.scheme_str() == Some("https") && uri.host().is_some();
+        https.then_some(uri).ok_or_else(bad)
+    };
+    let own: Vec<http::Uri> = spec.api_servers.iter().map(server).collect::<Result<_, _>>()?;
+    Ok(Options {
+        settle,
+        api_servers: if own.is_empty() {
+            defaults.api_servers.clone()
+        } else {
+            own
+        },
+        verify: match spec.verify {
+            VerifyPolicy::Auto => Verify::Auto,
+            VerifyPolicy::Proof => Verify::Proof,
+            VerifyPolicy::Full => Verify::Full,
+        },
+        managed_fields: match spec.managed_fields {
+            ManagedFieldsPolicy::Rewrite => ManagedFields::Rewrite,
+            ManagedFieldsPolicy::Drop => ManagedFields::Drop,
+            ManagedFieldsPolicy::Keep => ManagedFields::Keep,
+        },
+        shed: spec.shed.clone(),
+        accept_pruning: spec.accept_pruning,
+        status_fallback: spec.status_fallback,
+        max_concurrency: spec.max_concurrency.map_or(defaults.max_concurrency, usize::from),
+        qps: spec.qps.or(defaults.qps),
+        page_size: defaults.page_size,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_the_spec_does_not_say_the_operator_does() {
+        let defaults = Options {
+            settle: Duration::from_secs(7),
+            qps: Some(11),
+            ..Options::default()
+        };
+        let options_of = |spec: StorageMigrationSpec| options(&spec, &defaults);
+        let plain = options_of(StorageMigrationSpec::default()).unwrap();
+        assert_eq!((plain.settle, plain.qps), (defaults.settle, Some(11)));
+        let own = options_of(StorageMigrationSpec {
+            settle: Some("2m".into()),
+            qps: Some(3),
+            ..StorageMigrationSpec::default()
+        })
+        .unwrap();
+        assert_eq!((own.settle, own.qps), (Duration::from_secs(120), Some(3)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let spec = StorageMigrationSpec {
+            api_servers: vec!["10.0.0.1:6443".into()],
+            ..StorageMigrationSpec::default()
+        };
+        let error = options(&spec, &Options::default()).unwrap_err();
+        assert!(
+            error.contains("10.0.0.1:6443") && error.contains("https://host:port"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! Carries one migration out: asks the engine for the next step, tells of it, does it, until there is nothing to do but wait.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use exuvia_api::{Phase, StorageMigration, reason};
+use exuvia_runtime::{EventKind, Next, Signal};
+use exuvia_sweep::{Control, Pressure};
+use exuvia_write::{Outcome, Writer};
+use kube::ResourceExt;
+use tokio::sync::watch;
+
+use super::options::options;
+use super::status;
+use super::world::SeenMigration;
+use super::{StorageController, lock};
+use crate::engine::{Activity, Advance, Engine};
+use crate::protocol::{Hold, Step};
+use crate::{Error, Options};
+
+/// API servers are looked at again at least this often while a migration waits for them.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// An engine that waits for a time to pass. It knows since when each API server shows the new storage version.
+pub(super) struct Parked {
+    work: Work,
+    /// The migration as it was last written: one that somebody else wrote since begins anew from its status.
+    resource_version: Option<String>,
+}
+
+/// A migration in work.
+pub(super) struct Work {
+    pub(super) engine: Engine,
+    control: Control,
+    activity: watch::Receiver<Option<Activity>>,
+    /// When this pass began, as far as this process knows.
+    began: Option<Instant>,
+}
+
+/// How carrying out a step went.
+enum Carried {
+    On,
+    Held(Hold),
+    Cancelled,
+}
+
+impl StorageController {
+    /// Brings the migration as far as it can go now.
+    pub(super) async fn migrate(&self, seen: &SeenMigration, signal: &Signal) -> Result<Next, Error> {
+        let found = self.migrations().get_opt(&seen.name).await?;
+        let Some(mut migration) = found.filter(|migration| migration.uid().as_deref() == Some(&seen.uid))
+        else {
+            return Ok(Next::Await); // the watch will tell
+        };
+        let options = match options(&migration.spec, &self.settings.defaults) {
+            Ok(options) => options,
+            Err(message) => {
+                return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
+            }
+        };
+        if self.world().crd(&seen.resource).is_none() {
+            return Box::pin(self.migrate_builtin(seen, &mut migration, &options, signal)).await;
+        }
+        let mut work = self.take_up(&migration, options);
+        let mut retried: Option<Hold> = None;
+        loop {
+            let mut step = work.engine.next().await?;
+            if let Step::Hold(hold @ (Hold::Blocked(_) | Hold::Failures(_) | Hold::ServerBehind(_))) = &step
+                && retried.is_none()
+            {
+                // What was in the way when the last reconcile ended is tried again once, now.
+                work.engine.retry(hold);
+                retried = Some(hold.clone());
+                step = work.engine.next().await?;
+            }
+            if matches!(step, Step::Begin) {
+                work.began = Some(Instant::now());
+            }
+            // Before it is told: whoever waits for that may look at the metrics next.
+            if matches!(step, Step::Done)
+                && let Some(began) = work.began.take()
+            {
+                self.own_metrics.pass(&seen.resource, began.elapsed());
+            }
+            if worth_telling(&step, retried.as_ref(), &migration) {
+                self.tell(&mut migration, &work, &step).await?;
+            }
+            match step {
+                Step::Wait(left) => {
+                    self.park(&migration, work);
+                    return Ok(Next::After(left.min(LOOK_AGAIN)));
+                }
+                Step::Hold(hold) => return Ok(self.held(&migration, work, &hold)),
+                Step::Done => return Ok(Next::Await),
+                step => {
+                    match Box::pin(self.carry_out(seen, &migration, &mut work, step, signal)).await? {
+                        Carried::On => {}
+                        Carried::Held(hold) => {
+                            self.tell(&mut migration, &work, &Step::Hold(hold.clone()))
+                                .await?;
+                            return Ok(self.held(&migration, work, &hold));
+                        }
+                        Carried::Cancelled => {
+                            tracing::info!(resource = %seen.resource, "stopped: asked to, or things have changed");
+                            return Ok(Next::Await); // who cancelled it has queued it again, or is shutting down
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An engine that was waiting, or one that goes on from what the status remembers.
+    fn take_up(&self, migration: &StorageMigration, options: Options) -> Work {
+        let resource = &migration.spec.resource;
+        if let Some(parked) = lock(&self.parked).remove(resource)
+            && parked.resource_version == migration.resource_version()
+        {
+            return parked.work;
+        }
+        let status = migration.status.clone().unwrap_or_default();
+        // Somebody who changes the spec of a migration that is done wants something done, if not just now.
+        let changed = status.observed_generation != migration.metadata.generation;
+        let renew = changed && !migration.spec.suspend;
+        let pass = status::pass_of(&status).filter(|pass| !(renew && status::is_over(pass)));
+        let control = Control::new();
+        let (send, activity) = watch::channel(None);
+        let engine = Engine::new(
+            &self.config,
+            self.client.clone(),
+            self.writer_for(&control),
+            resource,
+            options,
+        )
+        .resume(pass)
+        .suspended(migration.spec.suspend)
+        .controlled_by(control.clone())
+        .watched_by(move |activity| {
+            send.send_replace(Some(activity));
+        });
+        Work {
+            engine,
+            control,
+            activity,
+            began: None,
+        }
+    }
+
+    /// The writer of one migration: a 429 that it waits out by itself slows this migration's sweeps down at once.
+    pub(super) fn writer_for(&self, control: &Control) -> Writer {
+        let brake = control.clone();
+        let count = self.metrics.observe_writes();
+        self.writer.clone().observe(move |report| {
+            count(report);
+            if let Outcome::Failed(class) = report.outcome
+                && let Some(pressure) = Pressure::of(class)
+            {
+                brake.slow_down(pressure, report.duration);
+            }
+        })
+    }
+
+    /// Does a step, with metrics and progress beside it; stops at the next object when there is no more reason for it.
+    async fn carry_out(
+        &self,
+        seen: &SeenMigration,
+        migration: &StorageMigration,
+        work: &mut Work,
+        step: Step,
+        signal: &Signal,
+    ) -> Result<Carried, Error> {
+        let rewriting = matches!(step, Step::Rewrite);
+        let name = step_name(&step);
+        let was_patrol = matches!(step, Step::Patrol);
+        let started = Instant::now();
+        let pass = work.engine.pass().cloned();
+        let control = work.control.clone();
+        let activity = work.activity.clone();
+        let advanced = {
+            let mut doing = pin!(work.engine.carry_out(step));
+            let mut following = pin!(self.follow_sweep(seen, migration, activity.clone(), rewriting));
+            let mut watching = pin!(self.cancel_when_void(seen, pass.as_ref(), &control, signal));
+            tokio::select! {
+                advanced = &mut doing => advanced,
+                () = &mut following => (&mut doing).await,
+                () = &mut watching => (&mut doing).await,
+            }
+        };
+        self.own_metrics.at_rest(&seen.resource);
+        if let Some(name) = name {
+            self.own_metrics.step(name, started.elapsed());
+        }
+        let advanced = advanced?;
+        if was_patrol && work.engine.pass().is_none() {
+            let note = "an API server stored objects at an old version after the trim: the version is back in \
+                        storedVersions, and the migration starts over";
+            tracing::warn!(resource = %seen.resource, reason = reason::SERVER_BEHIND, "{note}");
+            self.event(
+                migration,
+                pass.as_ref(),
+                EventKind::Warning,
+                reason::SERVER_BEHIND,
+                note,
+            )
+            .await;
+        }
+        Ok(match advanced {
+            // Nothing more is told either: it is about a CRD or a migration that is another by now, or gone.
+            _ if work.control.is_cancelled() => Carried::Cancelled,
+            Advance::Held(hold) => Carried::Held(hold),
+            _ => Carried::On,
+        })
+    }
+
+    fn park(&self, migration: &StorageMigration, work: Work) {
+        let parked = Parked {
+            work,
+            resource_version: migration.resource_version(),
+        };
+        lock(&self.parked).insert(migration.spec.resource.clone(), parked);
+    }
+
+    /// What to do about a hold.
+    fn held(&self, migration: &StorageMigration, work: Work, hold: &Hold) -> Next {
+        match hold {
+            Hold::Gone | Hold::Suspended => Next::Await,
+            Hold::ServerBehind(names) if !names.is_empty() => {
+                self.park(migration, work);
+                Next::After(LOOK_AGAIN)
+            }
+            _ => Next::Retry,
+        }
+    }
+}
+
+/// Whether a step is told of before it is done. One that tries again what failed is not: people would see a migration
+/// that seems to recover every few minutes.
+fn worth_telling(step: &Step, retried: Option<&Hold>, migration: &StorageMigration) -> bool {
+    let phase = migration.status.as_ref().and_then(|status| status.phase);
+    match (step, retried) {
+        (Step::Begin | Step::TakeR0, _) => false,
+        (Step::Patrol, _) if phase == Some(Phase::Stalled) => false,
+        (Step::Preflight, Some(Hold::Blocked(_))) => false,
+        (Step::Rewrite | Step::Verify { .. }, Some(Hold::Failures(_))) => false,
+        _ => true,
+    }
+}
+
+fn step_name(step: &Step) -> Option<&'static str> {
+    match step {
+        Step::Preflight => Some("preflight"),
+        Step::Rewrite => Some("rewrite"),
+        Step::Verify { .. } => Some("verify"),
+        Step::Patrol => Some("patrol"),
+        _ => None,
+    }
+}

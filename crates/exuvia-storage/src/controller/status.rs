@@ -1,0 +1,425 @@
+//! A migration's status: what is remembered of a pass, there and back; phase, conditions, progress.
+
+use exuvia_api::{
+    MigrationFailure, MigrationFailures, MigrationProgress, ObservedCrd, PassState, Phase, StorageMigration,
+    StorageMigrationStatus, StoredVersions, VersionBlocker, condition, reason,
+};
+use exuvia_sweep::{Failures, Progress, Tally};
+use exuvia_write::conditions;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::droppable::{Blocker, Outlook};
+use crate::protocol::{Blocked, Hold, Pass, Preflight, Step, SweepEnd};
+
+/// How many failed objects a status names: an object that grows without bound would itself fail to be stored.
+const NAMED: usize = 20;
+/// How many blockers a status lists.
+const LISTED: usize = 50;
+
+/// Why a migration does not go on, in the terms of the condition `Stalled`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// What is to be said of a migration.
+#[derive(Clone, Debug)]
+pub(super) struct News {
+    pub(super) phase: Phase,
+    /// One sentence, for the condition `Ready`.
+    pub(super) message: String,
+    pub(super) trouble: Option<Trouble>,
+    pub(super) pass: Option<Pass>,
+    pub(super) storage_version: String,
+    pub(super) stored_after: Vec<String>,
+    pub(super) progress: Option<MigrationProgress>,
+    pub(super) failures: Option<MigrationFailures>,
+    /// Versions that may be dropped, and what holds the others; `None`: nobody has looked, so nothing changes.
+    pub(super) outlook: Option<Outlook>,
+}
+
+impl News {
+    /// News of nothing but a phase, and maybe why.
+    pub(super) fn of(phase: Phase, message: impl Into<String>, trouble: Option<Trouble>) -> Self {
+        Self {
+            phase,
+            message: message.into(),
+            trouble,
+            pass: None,
+            storage_version: String::new(),
+            stored_after: Vec::new(),
+            progress: None,
+            failures: None,
+            outlook: None,
+        }
+    }
+
+    /// Writes it all into the status.
+    pub(super) fn tell(&self, migration: &mut StorageMigration) {
+        let (reason, is_stalled) = match &self.trouble {
+            Some(trouble) => (trouble.reason, true),
+            None => (reason::NOT_STALLED, false),
+        };
+        let why = self
+            .trouble
+            .as_ref()
+            .map_or("", |trouble| trouble.message.as_str());
+        let migrated = self.phase == Phase::Migrated;
+        let ready_reason = self
+            .trouble
+            .as_ref()
+            .map_or(self.phase.as_str(), |trouble| trouble.reason);
+        let all = [
+            conditions::new(migration, condition::READY, migrated, ready_reason, &self.message),
+            conditions::new(
+                migration,
+                condition::MIGRATED,
+                migrated,
+                self.phase.as_str(),
+                &self.message,
+            ),
+            conditions::new(migration, condition::STALLED, is_stalled, reason, why),
+        ];
+        let generation = migration.metadata.generation;
+        let status = migration.status.get_or_insert_default();
+        for condition in all {
+            conditions::set(&mut status.conditions, condition);
+        }
+        status.phase = Some(self.phase);
+        status.observed_generation = generation;
+        if let Some(pass) = &self.pass {
+            self.remember(pass, status);
+        }
+        if self.phase == Phase::Pending || reason == reason::NO_SUCH_RESOURCE {
+            // A new pass, or none any more: what was said about the last one no longer holds.
+            status.droppable_versions = None;
+            status.blockers.clear();
+        }
+        status.progress.clone_from(&self.progress);
+        status.failures.clone_from(&self.failures);
+        if let Some(Outlook { droppable, held }) = &self.outlook {
+            status.droppable_versions = migrated.then(|| droppable.clone());
+            status.blockers = held.iter().take(LISTED).map(blocker).collect();
+        }
+    }
+
+    fn remember(&self, pass: &Pass, status: &mut StorageMigrationStatus) {
+        let count = |end: SweepEnd| i64::try_from(end.unfinished).unwrap_or(i64::MAX);
+        status.observed = Some(ObservedCrd {
+            uid: pass.uid.clone(),
+            generation: pass.generation,
+            storage_version: self.storage_version.clone(),
+        });
+        status.stored_versions = Some(StoredVersions {
+            before: pass.stored_before.clone(),
+            after: self.stored_after.clone(),
+        });
+        status.r0 = pass.r0.map(|version| version.to_string());
+        status.r0_at = pass.r0_at.map(whole_second);
+        status.r1 = pass.r1.map(|version| version.to_string());
+        status.trimmed_at = pass.trimmed_at.filter(|_| pass.trimmed).map(whole_second);
+        status.pass = Some(PassState {
+            wanted: pass.wanted,
+            preflight: pass
+                .preflight
+                .as_ref()
+                .map(|found| preflight_name(found).to_owned()),
+            rewrite_unfinished: pass.rewrite.map(count),
+            verify_unfinished: pass.verify.map(count),
+            times_behind: pass.times_behind.into(),
+            verified_in_full: pass.verified_in_full,
+            patrolled: pass.patrolled,
+        });
+    }
+}
+
+/// Kubernetes keeps whole seconds. Upwards, so that whoever goes on from here waits rather too long than too short.
+fn whole_second(at: Timestamp) -> Time {
+    let begun = i64::from(at.subsec_nanosecond() > 0);
+    Time(Timestamp::from_second(at.as_second() + begun).unwrap_or(at))
+}
+
+/// What a status remembers of a pass.
+pub(super) fn pass_of(status: &StorageMigrationStatus) -> Option<Pass> {
+    let (observed, kept) = (status.observed.as_ref()?, status.pass.as_ref()?);
+    let end = |unfinished: Option<i64>| {
+        unfinished.map(|count| SweepEnd {
+            unfinished: count.try_into().unwrap_or_default(),
+        })
+    };
+    let version = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
+    Some(Pass {
+        uid: observed.uid.clone(),
+        generation: observed.generation,
+        stored_before: status
+            .stored_versions
+            .as_ref()
+            .map(|stored| stored.before.clone())
+            .unwrap_or_default(),
+        wanted: kept.wanted,
+        preflight: kept.preflight.as_deref().and_then(preflight_of),
+        r0: version(&status.r0),
+        r0_at: status.r0_at.as_ref().map(|at| at.0),
+        rewrite: end(kept.rewrite_unfinished),
+        times_behind: kept.times_behind.try_into().unwrap_or(u8::MAX),
+        verify: end(kept.verify_unfinished),
+        r1: version(&status.r1),
+        verified_in_full: kept.verified_in_full,
+        trimmed: status.trimmed_at.is_some(),
+        trimmed_at: status.trimmed_at.as_ref().map(|at| at.0),
+        patrolled: kept.patrolled,
+    })
+}
+
+/// Whether nothing of the pass is left to do: the patrol has been, or there was nothing to do at all.
+pub(super) fn is_over(pass: &Pass) -> bool {
+    pass.patrolled || (!pass.wanted && pass.verify.is_none())
+}
+
+/// The preflight, by name.
+fn preflight_name(found: &Preflight) -> &'static str {
+    match found {
+        Preflight::Passed => "Passed",
+        Preflight::Blocked(why) => blocked_reason(*why),
+    }
+}
+
+fn preflight_of(name: &str) -> Option<Preflight> {
+    let all = [
+        Preflight::Passed,
+        Preflight::Blocked(Blocked::Preflight),
+        Preflight::Blocked(Blocked::Pruning),
+        Preflight::Blocked(Blocked::Forbidden),
+    ];
+    all.into_iter().find(|found| preflight_name(found) == name)
+}
+
+/// The reason of a condition for what blocks.
+fn blocked_reason(why: Blocked) -> &'static str {
+    match why {
+        Blocked::Preflight => reason::PREFLIGHT,
+        Blocked::Pruning => reason::PRUNING,
+        Blocked::Forbidden => reason::FORBIDDEN,
+    }
+}
+
+/// The reason of a condition for a hold; `None`: it is none that somebody should look at.
+pub(super) fn hold_reason(hold: &Hold) -> Option<&'static str> {
+    match hold {
+        Hold::Gone => Some(reason::NO_SUCH_RESOURCE),
+        Hold::Suspended => None,
+        Hold::Blocked(why) => Some(blocked_reason(*why)),
+        Hold::ServerBehind(_) => Some(reason::SERVER_BEHIND),
+        Hold::Failures(_) => Some(reason::FAILURES),
+    }
+}
+
+/// The phase in which a step is done.
+pub(super) fn phase_of(step: &Step, pass: Option<&Pass>) -> Phase {
+    match step {
+        Step::Begin | Step::Preflight => Phase::Pending,
+        Step::Wait(_) if pass.is_some_and(|pass| pass.trimmed) => Phase::Patrolling,
+        Step::Wait(_) if pass.is_some_and(|pass| pass.rewrite.is_some()) => Phase::Verifying,
+        Step::Wait(_) | Step::TakeR0 => Phase::Settling,
+        Step::Rewrite => Phase::Rewriting,
+        Step::Verify { .. } => Phase::Verifying,
+        Step::Trim(_) => Phase::Trimming,
+        Step::Patrol => Phase::Patrolling,
+        Step::Done => Phase::Migrated,
+        Step::Hold(Hold::Suspended) => Phase::Suspended,
+        Step::Hold(_) => Phase::Stalled,
+    }
+}
+
+/// One sentence about a phase, for people.
+pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
+    match phase {
+        Phase::Pending => "objects are looked at, nothing is written yet".to_owned(),
+        Phase::Settling => "waiting until no API server can be behind any more".to_owned(),
+        Phase::Rewriting => format!("objects are rewritten at {storage_version}"),
+        Phase::Verifying => format!("a second sweep proves that every object is stored at {storage_version}"),
+        Phase::Trimming => format!("storedVersions is trimmed to {storage_version}"),
+        Phase::Patrolling => "trimmed; one settle time later objects are looked at once more".to_owned(),
+        Phase::Migrated => format!("every object is stored at {storage_version}"),
+        Phase::Stalled => "something stands in the way".to_owned(),
+        Phase::Suspended => "spec.suspend asks to stop".to_owned(),
+    }
+}
+
+/// What came of a sweep that is over.
+pub(super) fn finished(tally: &Tally) -> Option<MigrationProgress> {
+    (tally.done() > 0).then(|| counts(tally, tally.done()))
+}
+
+/// What came of a sweep so far.
+pub(super) fn running(progress: &Progress) -> MigrationProgress {
+    let now = Timestamp::now();
+    let eta = progress.eta.and_then(|eta| now.checked_add(eta).ok());
+    #[expect(clippy::cast_possible_truncation)] // objects per second are few
+    let rate = progress.rate.round() as i64;
+    MigrationProgress {
+        rate: Some(rate),
+        eta: eta.map(Time),
+        ..counts(&progress.tally, progress.total.unwrap_or(progress.done()))
+    }
+}
+
+fn counts(tally: &Tally, total: u64) -> MigrationProgress {
+    let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    MigrationProgress {
+        total: int(total),
+        rewritten: int(tally.rewritten),
+        // Whoever wrote it after R0 has stored it at the storage version.
+        current: int(tally.current + tally.skipped),
+        gone: int(tally.gone),
+        conflicts: int(tally.conflict),
+        failed: int(tally.failed),
+        rate: None,
+        eta: None,
+    }
+}
+
+/// Failures, bounded.
+pub(super) fn failures(failures: &Failures) -> Option<MigrationFailures> {
+    let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    (failures.count() > 0).then(|| MigrationFailures {
+        count: int(failures.count()),
+        by_class: failures
+            .by_class
+            .iter()
+            .map(|(class, count)| ((*class).to_owned(), int(*count)))
+            .collect(),
+        first: failures
+            .first
+            .iter()
+            .take(NAMED)
+            .map(|failure| MigrationFailure {
+                object: failure.object(),
+                class: failure.class.to_owned(),
+                message: failure.message.clone(),
+            })
+            .collect(),
+    })
+}
+
+fn blocker((version, blocker): &(String, Blocker)) -> VersionBlocker {
+    let (holds, objects) = match blocker {
+        Blocker::Bytes { .. } => ("Bytes", None),
+        Blocker::Ownership { objects, .. } => ("Ownership", i64::try_from(*objects).ok()),
+        Blocker::Usage { .. } => ("Usage", None),
+    };
+    VersionBlocker {
+        version: version.clone(),
+        holds: holds.to_owned(),
+        message: blocker.to_string(),
+        objects,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn some_pass() -> Pass {
+        let at = Timestamp::from_second(1_800_000_000).unwrap();
+        Pass {
+            uid: "u".into(),
+            generation: 3,
+            stored_before: vec!["v1alpha1".into(), "v1".into()],
+            wanted: true,
+            preflight: Some(Preflight::Passed),
+            r0: "17".parse().ok(),
+            r0_at: Some(at),
+            rewrite: Some(SweepEnd { unfinished: 0 }),
+            times_behind: 1,
+            verify: Some(SweepEnd { unfinished: 2 }),
+            r1: "19".parse().ok(),
+            verified_in_full: true,
+            trimmed: true,
+            trimmed_at: Some(at),
+            patrolled: true,
+        }
+    }
+
+    fn told(news: &News) -> StorageMigration {
+        let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+        news.tell(&mut migration);
+        migration
+    }
+
+    /// A crash at any point must not lose R0: what is done would get a second request.
+    #[test]
+    fn every_part_of_a_pass_survives_the_way_through_the_status() {
+        let blocked = [Blocked::Preflight, Blocked::Pruning, Blocked::Forbidden];
+        let passes = blocked.map(|why| Pass {
+            preflight: Some(Preflight::Blocked(why)),
+            ..some_pass()
+        });
+        for pass in passes.into_iter().chain([some_pass(), Pass::default()]) {
+            let news = News {
+                pass: Some(pass.clone()),
+                ..News::of(Phase::Patrolling, "", None)
+            };
+            let kept = serde_json::to_value(told(&news).status).unwrap();
+            let status: StorageMigrationStatus = serde_json::from_value(kept).unwrap();
+            assert_eq!(pass_of(&status), Some(pass));
+        }
+    }
+
+    #[test]
+    fn times_are_kept_upwards_to_the_second() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        assert_eq!(
+            whole_second(at("2026-01-01T00:00:00.001Z")).0,
+            at("2026-01-01T00:00:01Z")
+        );
+        assert_eq!(
+            whole_second(at("2026-01-01T00:00:01Z")).0,
+            at("2026-01-01T00:00:01Z")
+        );
+    }
+
+    #[test]
+    fn a_new_pass_withdraws_what_the_last_one_said_may_be_dropped() {
+        let done = News {
+            outlook: Some(Outlook {
+                droppable: vec!["v1alpha1".into()],
+                held: Vec::new(),
+            }),
+            ..News::of(Phase::Migrated, "", None)
+        };
+        let mut migration = told(&done);
+        let droppable = |migration: &StorageMigration| migration.status.clone().unwrap().droppable_versions;
+        assert_eq!(droppable(&migration), Some(vec!["v1alpha1".to_owned()]));
+        News::of(Phase::Pending, "", None).tell(&mut migration);
+        assert_eq!(droppable(&migration), None);
+    }
+
+    #[test]
+    fn only_a_migrated_one_is_ready_and_only_trouble_stalls() {
+        let status = |migration: &StorageMigration, wanted: &str| {
+            let conditions = &migration.status.as_ref().unwrap().conditions;
+            let found = conditions
+                .iter()
+                .find(|condition| condition.type_ == wanted)
+                .unwrap();
+            (found.status.clone(), found.reason.clone())
+        };
+        let trouble = Trouble {
+            reason: reason::FAILURES,
+            message: "one object".into(),
+        };
+        let stalled = told(&News::of(Phase::Stalled, "one object", Some(trouble)));
+        assert_eq!(status(&stalled, "Ready"), ("False".into(), "Failures".into()));
+        assert_eq!(status(&stalled, "Stalled"), ("True".into(), "Failures".into()));
+        let migrated = told(&News::of(Phase::Migrated, "", None));
+        assert_eq!(status(&migrated, "Migrated").0, "True");
+        assert_eq!(
+            status(&migrated, "Stalled"),
+            ("False".into(), "NotStalled".into())
+        );
+    }
+}
