@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
+use super::operator::OperatorArgs;
 use super::output::Format;
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
@@ -35,6 +36,13 @@ pub enum Command {
     /// Migrate stored objects to the storage version, and say which versions may be dropped
     #[command(subcommand)]
     Storage(StorageCommand),
+    /// Run in a cluster and keep CRDs clean that have opted in, and do what `StorageMigration`s ask for
+    Operator(Box<OperatorArgs>),
+    /// Print the rights that the operator needs, as RBAC manifests with a reason for each rule
+    ///
+    /// They are for the CRDs of the cluster that have opted in, as the operator would find them (only CRDs are read), or
+    /// for those named with --crds (no cluster is asked then). The service account itself is not among them.
+    Rbac(RbacArgs),
     /// Print a completion script for your shell
     Completions {
         /// The shell
@@ -89,6 +97,7 @@ impl OptInArgs {
         OptIn {
             label: self.opt_in_label.clone(),
             groups: self.groups.clone(),
+            crds: Vec::new(),
         }
     }
 }
@@ -105,6 +114,54 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,
+}
+
+/// Arguments of `exuvia rbac`.
+#[derive(Clone, Debug, Args)]
+pub struct RbacArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub opt_in: OptInArgs,
+    /// These CRDs by name, such as widgets.example.com, whatever the cluster has
+    #[arg(long, value_delimiter = ',', conflicts_with = "groups")]
+    pub crds: Vec<exuvia_storage::rbac::Crd>,
+    /// All resources of the CRDs' groups and of --groups, so that CRDs which opt in later need no new rules
+    #[arg(long)]
+    pub group_wildcards: bool,
+    /// Also the right to patch /status, for migrations with spec.statusFallback
+    #[arg(long)]
+    pub status_fallback: bool,
+    /// The operator's namespace
+    #[arg(long, default_value = "exuvia-system")]
+    pub namespace: String,
+    /// What roles and bindings are called
+    #[arg(long, default_value = "exuvia")]
+    pub name: String,
+    /// The operator's service account [default: the name]
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+    /// The operator's Lease [default: the name]
+    #[arg(long, value_name = "NAME")]
+    pub lease_name: Option<String>,
+    /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context
+    #[arg(long)]
+    pub context: Option<String>,
+    /// How to print: with comments, or for machines
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: ManifestFormat,
+}
+
+/// How manifests are printed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum ManifestFormat {
+    /// YAML documents.
+    #[default]
+    Yaml,
+    /// One JSON list.
+    Json,
 }
 
 /// `exuvia storage …`.
@@ -299,18 +356,6 @@ impl From<ManagedFieldsArg> for ManagedFields {
     }
 }
 
-/// `500ms`, `60s`, `15m`, `1h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" | "" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(60 * number)),
-        "h" => Ok(Duration::from_secs(3600 * number)),
-        _ => Err(format!("{text:?} is no duration: write 500ms, 60s, 15m or 1h")),
-    }
+pub(super) fn duration(text: &str) -> Result<Duration, exuvia_api::BadDuration> {
+    exuvia_api::parse_duration(text)
 }

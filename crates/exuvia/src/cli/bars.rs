@@ -28,6 +28,7 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
                 Activity::Rewriting(_) => "rewriting",
                 Activity::Verifying(_) => "verifying",
                 Activity::Trimming => "trimming storedVersions",
+                Activity::Patrolling(_) => "patrolling",
             };
             let mut last = last_stage.lock().unwrap_or_else(PoisonError::into_inner);
             if *last != stage {
@@ -45,6 +46,7 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
             Activity::Trimming => spinner(format!("{name}: trimming storedVersions")),
             Activity::Rewriting(progress) => follow(&name, "rewriting", progress),
             Activity::Verifying(progress) => follow(&name, "verifying", progress),
+            Activity::Patrolling(progress) => follow(&name, "patrolling", progress),
         });
     }
 }

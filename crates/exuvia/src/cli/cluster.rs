@@ -1,5 +1,7 @@
 //! The cluster that a command works on: kubeconfig, context, a client that never waits for ever.
 
+use std::path::Path;
+
 use anyhow::{Context, anyhow, bail};
 use exuvia_write::Writer;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -14,40 +16,42 @@ pub(super) struct Cluster {
     pub(super) writer: Writer,
 }
 
+/// Where to go and as whom, from a kubeconfig or from inside a cluster.
+pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    if let Some(path) = kubeconfig {
+        let kubeconfig = Kubeconfig::read_from(path)
+            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+        return Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .context("the kubeconfig cannot be used");
+    }
+    if context.is_some() {
+        return Config::from_kubeconfig(&options)
+            .await
+            .context("the kubeconfig cannot be used");
+    }
+    // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
+    if let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
+        let path = path.to_string_lossy().into_owned();
+        return Config::from_kubeconfig(&options).await.map_err(|error| {
+            anyhow!(
+                "KUBECONFIG names {path}, which cannot be used: {}",
+                root_cause(&error)
+            )
+        });
+    }
+    Config::infer().await.map_err(|_| {
+        anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
+    })
+}
+
 impl Cluster {
     pub(super) async fn connect(args: &ClusterArgs) -> anyhow::Result<Self> {
-        let options = KubeConfigOptions {
-            context: args.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let config = match &args.kubeconfig {
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path)
-                    .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options)
-                    .await
-                    .context("the kubeconfig cannot be used")?
-            }
-            None if args.context.is_some() => Config::from_kubeconfig(&options)
-                .await
-                .context("the kubeconfig cannot be used")?,
-            None => {
-                // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
-                if let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
-                    let path = path.to_string_lossy().into_owned();
-                    Config::from_kubeconfig(&options).await.map_err(|error| {
-                        anyhow!(
-                            "KUBECONFIG names {path}, which cannot be used: {}",
-                            root_cause(&error)
-                        )
-                    })?
-                } else {
-                    Config::infer().await.map_err(|_| {
-                        anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
-                    })?
-                }
-            }
-        };
+        let config = config(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
         let writer = Writer::named("exuvia").user_agent(concat!("exuvia/", env!("CARGO_PKG_VERSION")));
         let client = writer.connect(config.clone())?;
         // The one place that can say where it tried to go. What the answer is does not matter here.

@@ -101,7 +101,6 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
     };
     let client = writer.connect(config.clone())?;
     let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options)
-        .await?
         .watched_by(super::bars::show(widgets.crd_name()));
     let report = engine.run().await?;
     if report.end != End::Migrated {

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{End, Engine, Options, Report, Verified, droppable, is_in_groups, migrate_builtin};
+use exuvia_storage::{
+    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin,
+};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
 use kube::api::ApiResource;
-use kube::discovery::{ApiGroup, Discovery};
 use serde::Serialize;
 
 use super::args::MigrateArgs;
@@ -93,7 +94,7 @@ async fn migrate(
     match target {
         Target::Crd(definition) => {
             let (client, name) = (cluster.client.clone(), definition.name.clone());
-            let engine = Engine::new(&cluster.config, client, writer.clone(), &name, options).await?;
+            let engine = Engine::new(&cluster.config, client, writer.clone(), &name, options);
             let mut engine = engine.controlled_by(control.clone()).watched_by(show(name));
             Ok(if args.dry_run {
                 engine.rehearse().await?
@@ -186,39 +187,9 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
             meant.join(" or ")
         );
     }
-    let discovery = Discovery::new(cluster.client.clone())
-        .run()
-        .await
-        .context("discovery failed")?;
-    let (plural, wanted) = name
-        .split_once('.')
-        .map_or((name, None), |(plural, group)| (plural, Some(group)));
-    let mut found: Vec<ApiResource> = discovery
-        .groups()
-        .filter(|group| wanted.is_none_or(|wanted| wanted == group.name()))
-        .filter(|group| {
-            crds.iter()
-                .all(|crd| crd.group != group.name() || crd.plural != plural)
-        })
-        .flat_map(ApiGroup::recommended_resources)
-        .map(|(resource, _)| resource)
-        .filter(|resource| resource.plural == plural)
-        .collect();
-    let full_name = |resource: &ApiResource| format!("{plural}.{}", resource.group);
-    match found.len() {
-        0 => bail!(
-            "there is no CRD or built-in resource named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
-        ),
-        1 => Ok(found.remove(0)),
-        // One in the core group has no other name than its plural; `events` is the one such case.
-        _ => match found.iter().position(|resource| resource.group.is_empty()) {
-            Some(core) => Ok(found.remove(core)),
-            None => bail!(
-                "{name} is ambiguous: {}",
-                found.iter().map(full_name).collect::<Vec<_>>().join(" or ")
-            ),
-        },
-    }
+    let is_crd =
+        |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
+    Ok(builtin::find(&cluster.client, name, is_crd).await?)
 }
 
 impl Summary {
@@ -288,14 +259,11 @@ impl Summary {
             ));
         }
         for failure in report.failures.first.iter().take(10) {
-            let namespace = failure
-                .namespace
-                .as_ref()
-                .map(|n| format!("{n}/"))
-                .unwrap_or_default();
             say(format!(
-                "not done: {namespace}{} [{}] {}",
-                failure.name, failure.class, failure.message
+                "not done: {} [{}] {}",
+                failure.object(),
+                failure.class,
+                failure.message
             ));
         }
         let more = report.failures.count().saturating_sub(10);

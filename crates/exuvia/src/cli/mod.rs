@@ -8,21 +8,29 @@ mod demo;
 mod droppable;
 mod lint;
 mod migrate;
+mod operator;
 mod output;
 mod plan;
+mod rbac;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::CommandFactory;
+use exuvia_storage::redact_uncut;
 
 pub use args::*;
+pub use operator::{LogFormatArg, OperatorArgs};
 pub use output::Format;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
-    log_to_stderr(cli.verbose);
+    // The operator has logging of its own.
+    if !matches!(cli.command, Command::Operator(_)) {
+        log_to_stderr(cli.verbose);
+    }
     let result = match cli.command {
+        Command::Operator(args) => operator::run(&args),
         Command::Version => {
             output::say(concat!("exuvia ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| ExitCode::SUCCESS)
         }
@@ -32,6 +40,7 @@ pub fn run(cli: Cli) -> ExitCode {
         }
         Command::Demo(args) => demo::run(args),
         Command::Plan(args) => block_on(plan::run(&args)).map(|()| ExitCode::SUCCESS),
+        Command::Rbac(args) => block_on(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {
             block_on(plan::status(&args)).map(|()| ExitCode::SUCCESS)
@@ -67,7 +76,8 @@ fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures.
+/// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures. What
+/// the server quotes of an object is left out: a terminal is often a log.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -87,7 +97,7 @@ fn sentence(error: &anyhow::Error) -> String {
             break;
         }
     }
-    text.lines().collect::<Vec<_>>().join(" ")
+    redact_uncut(&text)
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

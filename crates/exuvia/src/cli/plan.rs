@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::droppable;
-use exuvia_storage::{Owner, Survey, excluded, is_in_groups};
+use exuvia_storage::{Owner, Survey, excluded, is_in_groups, redact_uncut};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -160,7 +160,7 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
     if ownership {
         match Survey::of(sweep).await {
             Ok(survey) => line.add(definition, survey, &migrate),
-            Err(error) => line.verdict = format!("not to be listed: {error}"),
+            Err(error) => line.verdict = redact_uncut(&format!("not to be listed: {error}")),
         }
     } else {
         line.objects = sweep.count().await.ok().and_then(|count| count.objects);

@@ -1,0 +1,265 @@
+//! `exuvia operator`: its settings, and how its parts are put together.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use exuvia_runtime::{
+    Claim, Events, Health, LeaseSettings, LogFormat, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
+    elect, serve, start_logging,
+};
+use exuvia_storage::{ControllerSettings, OptIn, OptInLabel, Options, StorageController};
+use exuvia_write::Writer;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::args::duration;
+use super::cluster;
+
+/// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
+#[derive(Clone, Debug, Args)]
+pub struct OperatorArgs {
+    /// Migrate stored objects of CRDs that have opted in, and what `StorageMigration`s ask for
+    #[arg(long, env = "ENABLE_STORAGE_MIGRATION", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub enable_storage_migration: bool,
+    /// Groups whose labelled CRDs are managed; `example.com` also stands for `a.example.com`, `*` for all
+    #[arg(
+        long,
+        env = "EXUVIA_GROUPS",
+        value_delimiter = ',',
+        default_value = "exuvia.dev"
+    )]
+    pub groups: Vec<String>,
+    /// Only these CRDs are managed, by name; they must be labelled, too. The groups do not matter then
+    #[arg(long, env = "EXUVIA_CRDS", value_delimiter = ',', value_name = "NAMES")]
+    pub crds: Vec<String>,
+    /// The label by which a CRD opts in, as key or key=value
+    #[arg(
+        long,
+        env = "EXUVIA_OPT_IN_LABEL",
+        default_value = "exuvia.dev/auto-migrate-storage-version=true"
+    )]
+    pub opt_in_label: OptInLabel,
+    /// How long after a CRD change no API server can be behind any more; a `StorageMigration` may say otherwise
+    #[arg(long, env = "EXUVIA_SETTLE", default_value = "60s", value_parser = duration)]
+    pub settle: Duration,
+    /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
+    #[arg(
+        long = "apiserver",
+        env = "EXUVIA_APISERVERS",
+        value_delimiter = ',',
+        value_name = "URL"
+    )]
+    pub api_servers: Vec<http::Uri>,
+    /// Objects in work at once per migration, at most; a `StorageMigration` may say otherwise
+    #[arg(long, env = "EXUVIA_MAX_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub max_concurrency: u16,
+    /// Requests per second per migration, at most; a `StorageMigration` may say otherwise
+    #[arg(long, env = "EXUVIA_QPS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub qps: Option<u32>,
+    /// Objects per page of a list
+    #[arg(long, env = "EXUVIA_PAGE_SIZE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    pub page_size: u32,
+    /// Migrations in work at once; those that wait do not count
+    #[arg(long, env = "EXUVIA_CONCURRENT_MIGRATIONS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub concurrent_migrations: u16,
+    /// The longest pause between two tries of a migration that is stalled
+    #[arg(long, env = "EXUVIA_MAX_BACKOFF", default_value = "5m", value_parser = pause)]
+    pub max_backoff: Duration,
+    /// Write only while holding a Lease, so that of several replicas one works
+    #[arg(long, env = "EXUVIA_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub leader_elect: bool,
+    /// The Lease's name
+    #[arg(long, env = "EXUVIA_LEASE_NAME", default_value = "exuvia")]
+    pub lease_name: String,
+    /// The Lease's namespace [default: the pod's, or that of the kubeconfig's context]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    pub lease_namespace: Option<String>,
+    /// How long the Lease is good for after a renewal
+    #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = "15s", value_parser = pause)]
+    pub lease_duration: Duration,
+    /// Where /metrics, /livez, /readyz and /log-level are served
+    #[arg(long, env = "EXUVIA_LISTEN", default_value = "[::]:8080")]
+    pub listen: String,
+    /// How log lines look
+    #[arg(long, env = "EXUVIA_LOG_FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormatArg,
+    /// What is logged: error, warn, info, debug, trace, or directives; PUT /log-level changes it at run time
+    #[arg(long, env = "EXUVIA_LOG_LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// How long migrations may take to stop when the operator is told to
+    #[arg(long, env = "EXUVIA_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration)]
+    pub shutdown_grace: Duration,
+    /// The pod's name, as it shows in the Lease and in events [default: the host's name]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
+    /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context
+    #[arg(long)]
+    pub context: Option<String>,
+}
+
+/// `--log-format`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum LogFormatArg {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// A duration by which requests are spaced: with next to none the operator would never let go of the API server.
+fn pause(text: &str) -> anyhow::Result<Duration> {
+    let given = duration(text)?;
+    anyhow::ensure!(
+        given >= Duration::from_millis(100),
+        "too short: give 100ms or more"
+    );
+    Ok(given)
+}
+
+/// Runs until a signal says to stop.
+pub(super) fn run(args: &OperatorArgs) -> anyhow::Result<ExitCode> {
+    let format = match args.log_format {
+        LogFormatArg::Text => LogFormat::Text,
+        LogFormatArg::Json => LogFormat::Json,
+    };
+    let log_level = start_logging(format, &args.log_level)?;
+    // Work is waiting for the API server: two threads are plenty, and each costs memory.
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?
+        .block_on(operate(args, log_level))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()> {
+    let config = cluster::config(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
+    let listener = bind(&args.listen).await?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+
+    let version = env!("CARGO_PKG_VERSION");
+    let identity = identity(args.pod_name.as_deref());
+    let metrics = Metrics::new(version);
+    let health = Health::new();
+    let claim = if args.leader_elect {
+        Claim::none()
+    } else {
+        Claim::always()
+    };
+    metrics.observe_claim(&args.lease_name, &claim);
+    let ungated = Writer::named("exuvia")
+        .user_agent(format!("exuvia/{version}"))
+        .observe(metrics.observe_writes());
+    let writer = ungated.clone().gate(claim.gate());
+    // Of the writer that has the gate: its clients ask it again at the socket.
+    let client = writer.connect(config.clone())?;
+    let events = Events::new(client.clone(), writer.clone(), identity.clone());
+
+    let mut runtime = Runtime::new(
+        client.clone(),
+        claim.clone(),
+        health.clone(),
+        &metrics,
+        RuntimeSettings {
+            concurrency: args.concurrent_migrations.into(),
+            max_backoff: args.max_backoff,
+            grace: args.shutdown_grace,
+        },
+    );
+    if args.enable_storage_migration {
+        runtime.add(StorageController::new(
+            config.clone(),
+            client.clone(),
+            writer,
+            events,
+            metrics.clone(),
+            storage_settings(args),
+        ));
+    }
+    tracing::info!(
+        version,
+        identity,
+        storage_migration = args.enable_storage_migration,
+        groups = args.groups.join(","),
+        crds = args.crds.join(","),
+        label = %args.opt_in_label,
+        listen = %listener.local_addr()?,
+        "operator starts"
+    );
+
+    // First the work ends, then the claim is given up, then nobody needs to be told any more.
+    let (work_ended, mut may_release) = watch::channel(false);
+    let (_lease_released, mut may_close) = watch::channel(());
+    tokio::spawn(serve(listener, health, metrics, log_level, async move {
+        let _ = may_close.changed().await; // fails when the sender goes, and that is the sign
+    }));
+    let electing = args.leader_elect.then(|| {
+        let settings = LeaseSettings {
+            namespace: args
+                .lease_namespace
+                .clone()
+                .unwrap_or_else(|| config.default_namespace.clone()),
+            name: args.lease_name.clone(),
+            identity,
+            duration: args.lease_duration,
+        };
+        tokio::spawn(elect(client, ungated, settings, claim, async move {
+            let _ = may_release.wait_for(|ended| *ended).await;
+        }))
+    });
+    runtime
+        .run(async move {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            tracing::info!(signal = name, "operator stops: objects in work are finished");
+        })
+        .await;
+    work_ended.send_replace(true);
+    if let Some(electing) = electing {
+        let _ = electing.await;
+    }
+    tracing::info!("operator has stopped");
+    Ok(())
+}
+
+fn storage_settings(args: &OperatorArgs) -> ControllerSettings {
+    ControllerSettings {
+        opt_in: OptIn {
+            label: args.opt_in_label.clone(),
+            groups: args.groups.clone(),
+            crds: args.crds.clone(),
+        },
+        defaults: Options {
+            settle: args.settle,
+            api_servers: args.api_servers.clone(),
+            max_concurrency: args.max_concurrency.into(),
+            qps: args.qps,
+            page_size: args.page_size,
+            ..Options::default()
+        },
+    }
+}
+
+/// Who holds the Lease: the pod, and which start of it, so that a restarted one does not take the dead one's claim for its
+/// own.
+fn identity(pod: Option<&str>) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let host = || {
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Some(name).filter(|name| !name.is_empty())
+    };
+    let name = pod.map(str::to_owned).or_else(host);
+    let start = RandomState::new().hash_one(std::process::id());
+    format!("{}_{start:016x}", name.as_deref().unwrap_or("exuvia"))
+}
