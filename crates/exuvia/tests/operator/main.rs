@@ -1,0 +1,25 @@
+//! The operator: the real binary against a real control plane, looked at from outside.
+#![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::similar_names)] // a role has rules, and an opted-in CRD may be opted out
+
+#[path = "../rendered/mod.rs"]
+mod rendered;
+
+mod beside;
+mod by_hand;
+mod chaos;
+mod crash;
+mod faults;
+mod harness;
+mod leader;
+mod life;
+mod observability;
+mod optin;
+mod oracle;
+mod packaged;
+mod progress;
+mod rights;
+mod secrets;
+mod shared;
+mod stale;
+mod storage;
