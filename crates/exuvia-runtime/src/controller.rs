@@ -25,6 +25,10 @@ pub trait Controller: Send + Sync + 'static {
     /// Forgets everything watched: the CRD went.
     fn forget(&self);
 
+    /// Forgets what only a leader knows or shows, such as gauges, and queues everything again: the claim was lost, and
+    /// another process goes on from here.
+    fn step_down(&self, _queue: &Queue) {}
+
     /// Makes one object as it should be.
     ///
     /// Called after the first sync, only while the claim holds, and never twice at once for one key. When the claim or the

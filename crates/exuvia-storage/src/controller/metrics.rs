@@ -159,6 +159,14 @@ impl StorageMetrics {
             self.stalled.remove(&with(resource, "reason", reason));
         }
     }
+
+    /// As [`forget`](Self::forget), for every resource: another process leads, and shows what they are in.
+    pub(super) fn forget_all(&self) {
+        self.remaining.clear();
+        self.rate.clear();
+        self.phase.clear();
+        self.stalled.clear();
+    }
 }
 
 fn of(resource: &str) -> Labels<1> {

@@ -125,6 +125,13 @@ impl StorageController {
         lock(&self.world)
     }
 
+    /// Forgets what this process did as the leader.
+    fn forget_work(&self) {
+        lock(&self.parked).clear();
+        lock(&self.failed).clear();
+        self.own_metrics.forget_all();
+    }
+
     fn migrations(&self) -> Api<StorageMigration> {
         Api::all(self.client.clone())
     }
@@ -321,7 +328,14 @@ impl Controller for StorageController {
 
     fn forget(&self) {
         *self.world() = World::default();
-        lock(&self.parked).clear();
+        self.forget_work();
+    }
+
+    fn step_down(&self, queue: &Queue) {
+        self.forget_work();
+        for resource in self.world().resources() {
+            queue.add(resource);
+        }
     }
 
     async fn reconcile(&self, resource: &str, signal: Signal) -> Result<Next, ReconcileError> {

@@ -1,6 +1,6 @@
 //! What the watches have seen, cut down to what decides; and the decision: which migration is to be made, removed, worked on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use exuvia_api::{MADE_BY_LABEL, MADE_BY_OPERATOR, Phase, StorageMigration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -125,6 +125,13 @@ impl World {
     /// The names of all migrations, to see which are gone after a new list.
     pub(super) fn migration_names(&self) -> impl Iterator<Item = &String> {
         self.migrations.keys()
+    }
+
+    /// Every resource that is migrated or is to be.
+    pub(super) fn resources(&self) -> BTreeSet<String> {
+        let opted_in = self.crds.iter().filter(|(_, crd)| crd.opted_in);
+        let migrated = self.migrations.values().map(|migration| &migration.resource);
+        opted_in.map(|(name, _)| name).chain(migrated).cloned().collect()
     }
 
     /// A CRD by name.

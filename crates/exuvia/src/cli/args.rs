@@ -84,7 +84,7 @@ pub struct ClusterArgs {
 #[derive(Clone, Debug, Args)]
 pub struct OptInArgs {
     /// Only CRDs of these groups; `example.com` also stands for `a.example.com`
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = group)]
     pub groups: Vec<String>,
     /// The label by which a CRD opts in, as key or key=value
     #[arg(long, default_value = "exuvia.dev/auto-migrate-storage-version=true")]
@@ -353,6 +353,27 @@ impl From<ManagedFieldsArg> for ManagedFields {
             ManagedFieldsArg::Drop => Self::Drop,
             ManagedFieldsArg::Keep => Self::Keep,
         }
+    }
+}
+
+/// A group's name. An empty one would stand for nothing, and nothing would be migrated without a word.
+pub(super) fn group(text: &str) -> Result<String, &'static str> {
+    let is_name = |text: &str| {
+        let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+        !text.is_empty() && text.chars().all(valid)
+    };
+    if text == "*" || is_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("not a group: name one, such as example.com, or \"*\" for all")
+    }
+}
+
+/// A CRD's name.
+pub(super) fn crd(text: &str) -> Result<String, &'static str> {
+    match text.split_once('.') {
+        Some((plural, of)) if !plural.is_empty() && of != "*" && group(of).is_ok() => Ok(text.to_owned()),
+        _ => Err("not a CRD: name one, such as widgets.example.com"),
     }
 }
 

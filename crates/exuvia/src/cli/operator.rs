@@ -15,7 +15,7 @@ use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::duration;
+use super::args::{crd, duration, group};
 use super::cluster;
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
@@ -29,11 +29,12 @@ pub struct OperatorArgs {
         long,
         env = "EXUVIA_GROUPS",
         value_delimiter = ',',
+        value_parser = group,
         default_value = "exuvia.dev"
     )]
     pub groups: Vec<String>,
     /// Only these CRDs are managed, by name; they must be labelled, too. The groups do not matter then
-    #[arg(long, env = "EXUVIA_CRDS", value_delimiter = ',', value_name = "NAMES")]
+    #[arg(long, env = "EXUVIA_CRDS", value_delimiter = ',', value_parser = crd, value_name = "NAMES")]
     pub crds: Vec<String>,
     /// The label by which a CRD opts in, as key or key=value
     #[arg(

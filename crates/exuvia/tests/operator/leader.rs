@@ -231,8 +231,19 @@ async fn a_leader_that_was_stopped_and_continued_writes_nothing_in_its_successor
         [("v1".to_owned(), OBJECTS)].into()
     );
 
-    // Told to go, it gives the Lease back; and the one that was stopped has been watching all the while.
+    // Only the leader shows what the migrations are in: an alert on a former leader's gauge would never end.
     let (leader, follower) = who_leads(&client, pods).await;
+    let shown = async |pod| {
+        let metrics = operators[pod].get("/metrics").await.1;
+        metrics
+            .lines()
+            .filter(|line| line.starts_with("exuvia_storage_phase{"))
+            .count()
+    };
+    assert!(shown(leader).await > 0);
+    assert_eq!(shown(follower).await, 0);
+
+    // Told to go, it gives the Lease back; and the one that was stopped has been watching all the while.
     operators[leader]
         .process
         .stop(std::time::Duration::from_secs(30))

@@ -307,6 +307,9 @@ fn a_setting_that_makes_no_sense_is_one_sentence_and_a_failure() {
     for (args, names) in [
         (vec!["--settle=soon"], vec!["--settle", "soon"]),
         (vec!["--opt-in-label="], vec!["--opt-in-label"]),
+        (vec!["--groups="], vec!["--groups", "not a group"]),
+        (vec!["--groups=a.dev, b.dev"], vec!["--groups", "not a group"]),
+        (vec!["--crds=widgets"], vec!["--crds", "widgets.example.com"]),
         (vec!["--log-level=loud"], vec!["loud", "use error, warn, info"]),
         (
             vec!["--lease-duration=0s"],
