@@ -226,7 +226,9 @@ impl<'a, C: Controller> Team<'a, C> {
                 }
             }
             self.dismiss().await;
-            let Supervisor { controller, queue, .. } = self.supervisor;
+            let Supervisor {
+                controller, queue, ..
+            } = self.supervisor;
             controller.step_down(&Queue(Arc::clone(queue)));
         }
     }

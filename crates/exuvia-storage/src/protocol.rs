@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use exuvia_api::reason;
 use exuvia_sweep::ResourceVersion;
 use k8s_openapi::jiff::Timestamp;
 
@@ -181,6 +182,30 @@ pub enum Hold {
     ServerBehind(Vec<String>),
     /// Objects that failed or were in conflict; the next pass takes them up again.
     Failures(u64),
+}
+
+impl Blocked {
+    /// The reason that a condition or a report gives.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Preflight => reason::PREFLIGHT,
+            Self::Pruning => reason::PRUNING,
+            Self::Forbidden => reason::FORBIDDEN,
+        }
+    }
+}
+
+impl Hold {
+    /// The reason that a condition or a report gives; `None`: it is none that somebody should look at.
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Suspended => None,
+            Self::Gone => Some(reason::NO_SUCH_RESOURCE),
+            Self::Blocked(why) => Some(why.reason()),
+            Self::ServerBehind(_) => Some(reason::SERVER_BEHIND),
+            Self::Failures(_) => Some(reason::FAILURES),
+        }
+    }
 }
 
 /// After this many verify sweeps that found a server behind, somebody should look (DESIGN §3 step 6).

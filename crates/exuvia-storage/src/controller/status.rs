@@ -182,7 +182,7 @@ pub(super) fn is_over(pass: &Pass) -> bool {
 fn preflight_name(found: &Preflight) -> &'static str {
     match found {
         Preflight::Passed => "Passed",
-        Preflight::Blocked(why) => blocked_reason(*why),
+        Preflight::Blocked(why) => why.reason(),
     }
 }
 
@@ -194,26 +194,6 @@ fn preflight_of(name: &str) -> Option<Preflight> {
         Preflight::Blocked(Blocked::Forbidden),
     ];
     all.into_iter().find(|found| preflight_name(found) == name)
-}
-
-/// The reason of a condition for what blocks.
-fn blocked_reason(why: Blocked) -> &'static str {
-    match why {
-        Blocked::Preflight => reason::PREFLIGHT,
-        Blocked::Pruning => reason::PRUNING,
-        Blocked::Forbidden => reason::FORBIDDEN,
-    }
-}
-
-/// The reason of a condition for a hold; `None`: it is none that somebody should look at.
-pub(super) fn hold_reason(hold: &Hold) -> Option<&'static str> {
-    match hold {
-        Hold::Gone => Some(reason::NO_SUCH_RESOURCE),
-        Hold::Suspended => None,
-        Hold::Blocked(why) => Some(blocked_reason(*why)),
-        Hold::ServerBehind(_) => Some(reason::SERVER_BEHIND),
-        Hold::Failures(_) => Some(reason::FAILURES),
-    }
 }
 
 /// The phase in which a step is done.

@@ -185,7 +185,7 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
     let report = engine.report();
     let phase = status::phase_of(step, engine.pass());
     let trouble = match step {
-        Step::Hold(hold) => status::hold_reason(hold).map(|reason| Trouble {
+        Step::Hold(hold) => hold.reason().map(|reason| Trouble {
             reason,
             message: with_names(&engine.sentence(hold), report),
         }),
