@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use exuvia_write::{ErrorClass, RetryPolicy, Writer};
+use exuvia_write::{ErrorClass, RetryPolicy, Writer, brief};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client};
 
-use crate::{Claim, LeaseSettings, error::brief, lease::Holder};
+use crate::{Claim, LeaseSettings, lease::Holder};
 
 /// Stands for election until `stop`, then gives the lease back.
 ///

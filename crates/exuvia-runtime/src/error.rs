@@ -1,6 +1,4 @@
-//! What can go wrong before a controller runs, and how a client's error is told in one line.
-
-use std::error::Error as StdError;
+//! What can go wrong before a controller runs.
 
 /// Why the surroundings of a controller could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -25,29 +23,4 @@ pub enum Error {
     /// This process has a logger already.
     #[error("logging was started before; start it once, at the beginning of main")]
     LoggingStarted,
-}
-
-/// A client's error with its causes, without the status that kube prints in full beside its message.
-pub(crate) fn brief(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => format!("{} (http {})", status.message, status.code),
-        // What serde says quotes the value, which may be a secret (PITFALLS B27).
-        kube::Error::SerdeError(error) => format!(
-            "an answer that is not understood (line {}, column {})",
-            error.line(),
-            error.column()
-        ),
-        other => {
-            let mut text = other.to_string();
-            let mut cause = other.source();
-            while let Some(error) = cause {
-                let own = error.to_string();
-                if !text.ends_with(&own) {
-                    text = format!("{text}: {own}");
-                }
-                cause = error.source();
-            }
-            text
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exuvia_write::{ErrorClass, RetryPolicy};
+use exuvia_write::{ErrorClass, RetryPolicy, brief};
 use futures::{Stream, TryStreamExt};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -16,7 +16,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Metrics, error::brief};
+use crate::Metrics;
 
 /// Up to 10 s apart, from 200 ms on: nobody notices the first, and 10 s is as long as a server that restarts should wait
 /// for us. A server that asks for up to 30 s is heard.

@@ -10,6 +10,7 @@ use kube::discovery::{ApiGroup, Discovery};
 use kube::{Api, Client};
 
 use crate::engine::Activity;
+use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::forbidden::MissingRule;
 use crate::options::Options;
@@ -94,10 +95,6 @@ pub async fn migrate_builtin(
             None => sweep,
         }
     };
-    let failed = |source| Error::Sweep {
-        resource: name.clone(),
-        source,
-    };
 
     if let Some(forbidden) = forbidden(writer, &api).await? {
         report.end = End::Stalled {
@@ -117,17 +114,12 @@ pub async fn migrate_builtin(
     };
     let rewriting = sweep();
     watcher(Activity::Rewriting(rewriting.progress()));
-    let done = match rewriting
+    let swept = rewriting
         .run(async |object| rewriter.rewrite(&object.metadata).await)
-        .await
-    {
-        Err(error) if error.is_cancelled() => {
-            return Ok(Report {
-                end: End::Cancelled,
-                ..report
-            });
-        }
-        done => done.map_err(failed)?,
+        .await;
+    let Some(done) = unless_cancelled(&name, swept)? else {
+        report.end = End::Cancelled;
+        return Ok(report);
     };
     report.rewrite = done.tally;
     report.failures = presentable(client, resource, done.failures).await;
@@ -147,17 +139,12 @@ pub async fn migrate_builtin(
     };
     let verifying = sweep();
     watcher(Activity::Verifying(verifying.progress()));
-    let done = match verifying
+    let swept = verifying
         .run(async |object| verifier.verify(&object.metadata).await)
-        .await
-    {
-        Err(error) if error.is_cancelled() => {
-            return Ok(Report {
-                end: End::Cancelled,
-                ..report
-            });
-        }
-        done => done.map_err(failed)?,
+        .await;
+    let Some(done) = unless_cancelled(&name, swept)? else {
+        report.end = End::Cancelled;
+        return Ok(report);
     };
     report.verify = done.tally;
     report.verified = Some(Verified::Full);

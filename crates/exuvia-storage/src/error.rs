@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A read failed.
-    #[error("the API server did not answer as expected: {}", text(.0))]
+    #[error("the API server did not answer as expected: {}", exuvia_write::brief(.0))]
     Read(#[from] kube::Error),
 
     /// A write failed that is not about one object: the trim, or putting a version back.
@@ -50,10 +50,23 @@ pub enum Error {
     ProofImpossible,
 }
 
-/// The server's own sentence; kube would print the whole structure around it.
-fn text(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+impl Error {
+    pub(crate) fn unlisted(resource: &str, source: exuvia_sweep::Error) -> Self {
+        Self::Sweep {
+            resource: resource.to_owned(),
+            source,
+        }
+    }
+}
+
+/// A sweep that was cancelled is no error, but has no report either.
+pub(crate) fn unless_cancelled(
+    resource: &str,
+    swept: Result<exuvia_sweep::Report, exuvia_sweep::Error>,
+) -> Result<Option<exuvia_sweep::Report>, Error> {
+    match swept {
+        Ok(report) => Ok(Some(report)),
+        Err(error) if error.is_cancelled() => Ok(None),
+        Err(source) => Err(Error::unlisted(resource, source)),
     }
 }

@@ -31,7 +31,7 @@ pub enum Error {
         why: Refusal,
     },
     /// The server, or the way to it, said no. The error is as kube gives it.
-    #[error("{verb} {target}: {} [{class}]", text(source))]
+    #[error("{verb} {target}: {} [{class}]", brief(source))]
     Server {
         /// What was to be done.
         verb: Verb,
@@ -229,10 +229,18 @@ impl Error {
     }
 }
 
+/// A client's error in one line, with its causes and without values of objects.
+///
 /// kube prints a status twice, once in full; the message and the code will do.
-fn text(error: &kube::Error) -> String {
+pub fn brief(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("{} (http {})", status.message, status.code),
+        // What serde says quotes the value, which may be a secret (PITFALLS B27).
+        kube::Error::SerdeError(error) => format!(
+            "an answer that is not understood (line {}, column {})",
+            error.line(),
+            error.column()
+        ),
         other => with_causes(other),
     }
 }

@@ -111,7 +111,7 @@ pub use apply::Apply;
 pub use class::ErrorClass;
 pub use create::{Adopted, Delete, Deleted};
 pub use diff::{Inexpressible, diff};
-pub use error::{Error, Refusal};
+pub use error::{Error, Refusal, brief};
 pub use finalizer::Finalizer;
 pub use ownership::{EntryId, Fate, Plan, field_paths, plan_move, unite_fields};
 pub use retry::RetryPolicy;

@@ -22,6 +22,13 @@ async fn admin(args: &[&str]) -> Output {
     exuvia(ControlPlane::shared().await.admin().kubeconfig().unwrap(), args).await
 }
 
+/// `storage migrate`, which need not wait for a minute to know that the one API server has understood.
+async fn migrate(args: &[&str]) -> Output {
+    let server = ControlPlane::shared().await.apiserver().url();
+    let always = ["storage", "migrate", "--settle", "300ms", "--apiserver", server];
+    admin(&[&always, args].concat()).await
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -42,7 +49,6 @@ async fn flipped(group: &str, count: usize) -> Widgets {
 #[tokio::test]
 async fn plan_migrate_droppable_tell_one_story() {
     let control_plane = ControlPlane::shared().await;
-    let server = control_plane.apiserver().url();
     let widgets = flipped("story.example.com", 30).await;
     let crd = widgets.crd_name();
 
@@ -74,16 +80,7 @@ async fn plan_migrate_droppable_tell_one_story() {
         "a dry run changes nothing"
     );
 
-    let done = admin(&[
-        "storage",
-        "migrate",
-        &crd,
-        "--settle",
-        "300ms",
-        "--apiserver",
-        server,
-    ])
-    .await;
+    let done = migrate(&[&crd]).await;
     let said = text(&done.stdout);
     assert!(done.status.success(), "{said}{}", text(&done.stderr));
     assert!(
@@ -111,21 +108,7 @@ async fn a_writer_at_the_old_version_is_shown_and_keeps_the_answer_at_no() {
     let client = ControlPlane::shared().await.client().unwrap();
     let widgets = flipped("users.example.com", 3).await;
     let crd = widgets.crd_name();
-    let server = ControlPlane::shared().await.apiserver().url();
-    assert!(
-        admin(&[
-            "storage",
-            "migrate",
-            &crd,
-            "--settle",
-            "300ms",
-            "--apiserver",
-            server
-        ])
-        .await
-        .status
-        .success()
-    );
+    assert!(migrate(&[&crd]).await.status.success());
     let params = PatchParams {
         field_manager: Some("laggard".into()),
         ..PatchParams::default()
@@ -190,21 +173,13 @@ async fn labelled_takes_opted_in_crds_of_the_groups_and_leaves_others_alone() {
             .await
             .unwrap();
     }
-    let server = control_plane.apiserver().url();
-    let args = [
-        "storage",
-        "migrate",
+    let of_vendor = [
         "--labelled",
-        "--groups",
-        "labelled.io",
-        "--opt-in-label",
-        "vendor.io/migrate=yes",
+        "--groups=labelled.io",
+        "--opt-in-label=vendor.io/migrate=yes",
+        "--output=json",
     ];
-    let args: Vec<&str> = args
-        .into_iter()
-        .chain(["--settle", "300ms", "--apiserver", server, "-o", "json"])
-        .collect();
-    let summary = json_of(&admin(&args).await);
+    let summary = json_of(&migrate(&of_vendor).await);
     let names: Vec<&str> = summary
         .as_array()
         .unwrap()
@@ -239,21 +214,7 @@ async fn audit_counts_what_etcd_holds_and_names_offenders() {
         said.contains("audited.example.com/v1alpha1: 4") && said.contains("default/widget-0000"),
         "{said}"
     );
-    let server = control_plane.apiserver().url();
-    assert!(
-        admin(&[
-            "storage",
-            "migrate",
-            &crd,
-            "--settle",
-            "300ms",
-            "--apiserver",
-            server
-        ])
-        .await
-        .status
-        .success()
-    );
+    assert!(migrate(&[&crd]).await.status.success());
     let current = admin(&["storage", "audit", &crd, "--etcd-endpoint", endpoint]).await;
     assert!(current.status.success(), "{}", text(&current.stdout));
 }
@@ -425,21 +386,7 @@ async fn a_reader_at_the_old_version_holds_it_while_it_is_watched() {
     let client = ControlPlane::shared().await.client().unwrap();
     let widgets = flipped("readers.example.com", 2).await;
     let crd = widgets.crd_name();
-    let server = ControlPlane::shared().await.apiserver().url();
-    assert!(
-        admin(&[
-            "storage",
-            "migrate",
-            &crd,
-            "--settle",
-            "300ms",
-            "--apiserver",
-            server
-        ])
-        .await
-        .status
-        .success()
-    );
+    assert!(migrate(&[&crd]).await.status.success());
     let question = ["storage", "droppable", &crd, "v1alpha1", "--watch", "1s"];
     let quiet = admin(&question).await;
     assert_eq!(quiet.status.code(), Some(0), "{}", text(&quiet.stdout));

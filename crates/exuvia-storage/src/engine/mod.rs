@@ -344,23 +344,4 @@ impl Engine {
             change(pass);
         }
     }
-
-    /// A cancelled sweep is no error; the next [`advance`](Self::advance) says so.
-    fn unless_cancelled(
-        &self,
-        swept: Result<exuvia_sweep::Report, exuvia_sweep::Error>,
-    ) -> Result<Option<exuvia_sweep::Report>, Error> {
-        match swept {
-            Ok(report) => Ok(Some(report)),
-            Err(error) if error.is_cancelled() => Ok(None),
-            Err(error) => Err(self.unlisted(error)),
-        }
-    }
-
-    fn unlisted(&self, source: exuvia_sweep::Error) -> Error {
-        Error::Sweep {
-            resource: self.name.clone(),
-            source,
-        }
-    }
 }

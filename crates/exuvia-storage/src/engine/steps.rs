@@ -13,6 +13,7 @@ use kube::Api;
 use super::{Activity, Engine};
 use crate::Error;
 use crate::definition::Definition;
+use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
@@ -113,7 +114,7 @@ impl Engine {
             .sweep(&self.resource())
             .count()
             .await
-            .map_err(|source| self.unlisted(source))?;
+            .map_err(|source| Error::unlisted(&self.name, source))?;
         self.r0_at = Some(Instant::now());
         self.remember(|pass| {
             pass.r0 = count.resource_version;
@@ -140,7 +141,7 @@ impl Engine {
         let done = sweep
             .run(async |object| rewriter.rewrite(&object.metadata).await)
             .await;
-        let Some(done) = self.unless_cancelled(done)? else {
+        let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };
         let unfinished = done.tally.failed + done.tally.conflict;
@@ -164,7 +165,7 @@ impl Engine {
                 verifier.verify(&object.metadata).await
             })
             .await;
-        let Some(done) = self.unless_cancelled(done)? else {
+        let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };
         self.report.verify = done.tally;
@@ -236,7 +237,7 @@ impl Engine {
             }
             return Ok(None);
         }
-        let Some(done) = self.unless_cancelled(swept)? else {
+        let Some(done) = unless_cancelled(&self.name, swept)? else {
             return Ok(None);
         };
         self.note_owners(survey);
