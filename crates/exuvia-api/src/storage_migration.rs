@@ -243,6 +243,9 @@ pub struct PassState {
     /// Whether managedFields may still name a version that is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wanted: bool,
+    /// Whether an earlier pass was trimmed and voided before its patrol.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub patrol_owed: bool,
     /// `Passed`, or why it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preflight: Option<String>,

@@ -46,6 +46,9 @@ pub struct Pass {
     /// Whether there is something to do although `storedVersions` is clean: managedFields name a version that is gone,
     /// or the caller insists.
     pub wanted: bool,
+    /// An earlier pass of this CRD was trimmed and then voided before its patrol: nothing may be taken for granted until
+    /// this one has been through, however clean everything looks.
+    pub patrol_owed: bool,
     /// What the preflight found; `None`: not looked yet.
     pub preflight: Option<Preflight>,
     /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
@@ -71,6 +74,36 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// A new pass for the CRD as it is now, after what is remembered of an earlier one.
+    pub fn begin(crd: &Crd, earlier: Option<&Self>) -> Self {
+        // A pass that was verified may have been trimmed: a crash can hide that.
+        let owing = earlier.filter(|pass| {
+            let may_be_trimmed = pass.trimmed || pass.patrol_owed || pass.verify.is_some();
+            pass.uid == crd.uid && may_be_trimmed && !pass.patrolled
+        });
+        let mut stored_before = crd.stored.clone();
+        for version in owing.iter().flat_map(|pass| &pass.stored_before) {
+            if !stored_before.contains(version) {
+                stored_before.push(version.clone());
+            }
+        }
+        Self {
+            uid: crd.uid.clone(),
+            generation: crd.generation,
+            stored_before,
+            // Whether old entries are left can only be told by looking.
+            wanted: true,
+            patrol_owed: owing.is_some(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes note of what a look at all objects' metadata found; `false`: there is nothing to do after all.
+    pub fn surveyed(&mut self, crd: &Crd, has_old_owners: bool) -> bool {
+        self.wanted = has_old_owners || self.patrol_owed || !crd.old_versions().is_empty();
+        self.wanted
+    }
+
     /// Takes note if the trim was made although nobody remembers it: a crash, or an answer that was lost, may hide ours.
     pub fn finds_the_trim_made(&mut self, crd: &Crd) -> bool {
         let found = !self.trimmed
@@ -104,7 +137,7 @@ pub enum Blocked {
 }
 
 /// How a sweep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepEnd {
     /// Objects that failed or were in conflict: not done, whatever else was.
     pub unfinished: u64,
@@ -321,9 +354,9 @@ pub const RULES: [Rule; 13] = [
     },
 ];
 
-/// Once a server was caught behind, or where none can be asked itself, a resourceVersion above R0 proves nothing.
+/// Once a server was caught behind or may have been, or where none can be asked itself, a resourceVersion above R0 proves nothing.
 fn must_be_full(observed: &Observed, pass: &Pass) -> bool {
-    pass.times_behind > 0 || observed.settled != Settled::Yes { one_by_one: true }
+    pass.times_behind > 0 || pass.patrol_owed || observed.settled != Settled::Yes { one_by_one: true }
 }
 
 /// The next step.

@@ -202,6 +202,11 @@ fn environment(state: &State) -> Vec<State> {
             ..world.clone()
         });
     }
+    // The spec changes and the storage version does not, as when a CA bundle is renewed.
+    push(World {
+        generation: world.generation + 1,
+        ..world.clone()
+    });
     for index in 0..OBJECTS {
         let mut world = world.clone();
         world.write(index, world.storage);
@@ -253,18 +258,17 @@ fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
     }
     let mut after = vec![match step {
         Step::Begin => {
-            let pass = Pass {
-                uid: "uid".into(),
-                generation: world.generation.into(),
-                ..Pass::default()
-            };
+            let crd = world.observe(None).crd.unwrap();
             State {
                 world: world.clone(),
-                pass: Some(pass),
+                pass: Some(Pass::begin(&crd, pass.as_ref())),
                 sweep: None,
             }
         }
         Step::Preflight => remember(&|pass| {
+            if !pass.surveyed(&world.observe(None).crd.unwrap(), false) {
+                return;
+            }
             let blocked = Preflight::Blocked(Blocked::Pruning);
             pass.preflight = Some(if world.prunes { blocked } else { Preflight::Passed });
         }),
@@ -278,7 +282,11 @@ fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
             taken
         }
         Step::Rewrite if world.prunes => return Err("a rewrite erases fields".into()),
-        Step::Rewrite if world.stored == 1 << world.storage => return Err("a clean CRD is swept".into()),
+        Step::Rewrite
+            if world.stored == 1 << world.storage && !pass.as_ref().is_some_and(|pass| pass.patrol_owed) =>
+        {
+            return Err("a clean CRD is swept".into());
+        }
         Step::Rewrite => sweep(None),
         Step::Verify { full } => sweep(Some(*full)),
         Step::Trim(old) => {

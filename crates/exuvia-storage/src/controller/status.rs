@@ -122,6 +122,7 @@ impl News {
         status.trimmed_at = pass.trimmed_at.filter(|_| pass.trimmed).map(whole_second);
         status.pass = Some(PassState {
             wanted: pass.wanted,
+            patrol_owed: pass.patrol_owed,
             preflight: pass
                 .preflight
                 .as_ref()
@@ -159,6 +160,7 @@ pub(super) fn pass_of(status: &StorageMigrationStatus) -> Option<Pass> {
             .map(|stored| stored.before.clone())
             .unwrap_or_default(),
         wanted: kept.wanted,
+        patrol_owed: kept.patrol_owed,
         preflight: kept.preflight.as_deref().and_then(preflight_of),
         r0: version(&status.r0),
         r0_at: status.r0_at.as_ref().map(|at| at.0),

@@ -9,6 +9,7 @@ use exuvia_write::{ErrorClass, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
+use tokio::sync::OnceCell;
 
 use super::{Activity, Engine};
 use crate::Error;
@@ -17,7 +18,7 @@ use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
-use crate::protocol::{self, Blocked, Pass, Preflight, SweepEnd};
+use crate::protocol::{self, Blocked, Crd, Pass, Preflight, SweepEnd};
 use crate::redact::redact;
 use crate::report::Verified;
 use crate::rewrite::Rewriter;
@@ -40,14 +41,9 @@ impl Engine {
         }
         self.report.stored_before.clone_from(&crd.stored);
         self.pass = Some(Pass {
-            uid: crd.uid.clone(),
-            generation: crd.generation,
-            stored_before: crd.stored.clone(),
-            // Whether old entries are left can only be told by looking.
-            wanted: true,
             // A server that was caught may still be behind, and be none of those that were asked.
             times_behind: self.unsettled_at.is_some().into(),
-            ..Pass::default()
+            ..Pass::begin(crd, self.pass.as_ref())
         });
         (self.r0_at, self.trimmed_at) = (None, None);
     }
@@ -68,11 +64,12 @@ impl Engine {
                 Ok(survey) => {
                     self.report.owners = survey.owners.clone();
                     self.surveyed = true;
-                    let old = definition.old_among(survey.owners.versions());
-                    if old.is_empty() && definition.crd.old_versions().is_empty() {
-                        // Clean after all: the rules say so as soon as nothing is wanted.
-                        self.remember(|pass| pass.wanted = false);
-                        return Ok(());
+                    let has_old_owners = !definition.old_among(survey.owners.versions()).is_empty();
+                    let mut pass = self.pass.clone().unwrap_or_default();
+                    let wanted = pass.surveyed(&definition.crd, has_old_owners);
+                    self.pass = Some(pass);
+                    if !wanted {
+                        return Ok(()); // the rules say so as soon as nothing is wanted
                     }
                     self.obstacle(&definition, &survey).await?
                 }
@@ -165,8 +162,19 @@ impl Engine {
                 verifier.verify(&object.metadata).await
             })
             .await;
-        let Some(done) = unless_cancelled(&self.name, done)? else {
-            return Ok(());
+        let moved = verifier.found.moved.load(Ordering::Relaxed) > 0;
+        let done = match unless_cancelled(&self.name, done) {
+            Ok(Some(done)) => done,
+            // What moved is rewritten by now, and the next sweep would take it for proven: it is remembered all the same.
+            cut_off => {
+                if moved && let Some(crd) = self.reread().await? {
+                    self.remember(|pass| {
+                        *pass = protocol::verified(pass, &crd, SweepEnd::default(), true);
+                    });
+                    self.unsettled_at = Some(Instant::now());
+                }
+                return cut_off.map(drop);
+            }
         };
         self.report.verify = done.tally;
         if !done.tally.is_clean() {
@@ -174,15 +182,13 @@ impl Engine {
         }
         self.report.mutated = verifier.found.mutated.load(Ordering::Relaxed);
         self.note_owners(survey);
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let Some(crd) = crds.get_opt(&self.name).await? else {
+        let Some(crd) = self.reread().await? else {
             return Ok(());
         };
         let end = SweepEnd {
             unfinished: done.tally.failed + done.tally.conflict,
         };
-        let moved = verifier.found.moved.load(Ordering::Relaxed) > 0;
-        let mut pass = protocol::verified(&pass, &Definition::read(&crd).crd, end, moved);
+        let mut pass = protocol::verified(&pass, &crd, end, moved);
         if moved {
             self.unsettled_at = Some(Instant::now());
         } else {
@@ -192,6 +198,13 @@ impl Engine {
         }
         self.pass = Some(pass);
         Ok(())
+    }
+
+    /// The CRD as it is now, to see whether it is still the one that a sweep was about.
+    async fn reread(&self) -> Result<Option<Crd>, Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let crd = crds.get_opt(&self.name).await?;
+        Ok(crd.map(|crd| Definition::read(&crd).crd))
     }
 
     /// Removes exactly the old versions, under the lock. On a 409 the next observation decides anew; nothing else is done
@@ -219,6 +232,7 @@ impl Engine {
         let survey = &Mutex::new(Survey::default());
         let sweep = self.sweep(&self.resource());
         (self.watcher)(Activity::Patrolling(sweep.progress()));
+        let put_back = &OnceCell::new();
         let swept = sweep
             .run(async |object| {
                 survey::add(survey, &object.metadata);
@@ -226,12 +240,17 @@ impl Engine {
                 if version.is_some() && version <= seen_up_to {
                     return Verdict::skipped();
                 }
-                verifier.verify(&object.metadata).await
+                let verdict = verifier.verify(&object.metadata).await;
+                if verifier.found.moved.load(Ordering::Relaxed) > 0 {
+                    // Now, and not after the sweep: what moved is rewritten, and a patrol after a crash would find nothing.
+                    let _ = put_back.get_or_try_init(|| self.put_back(&pass)).await;
+                }
+                verdict
             })
             .await;
-        // However the sweep ended: what moved is rewritten by now, and another patrol would find nothing.
+        // However the sweep ended.
         if verifier.found.moved.load(Ordering::Relaxed) > 0 {
-            if self.put_back(&pass).await? {
+            if *put_back.get_or_try_init(|| self.put_back(&pass)).await? {
                 self.pass = None;
                 self.unsettled_at = Some(Instant::now());
             }
@@ -250,11 +269,15 @@ impl Engine {
         Ok(None)
     }
 
-    /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile; `false`: it is gone.
+    /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile; `false`: it is gone, or was
+    /// flipped, which explains by itself that objects moved.
     async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let found = crds.get_opt(&self.name).await?;
-        let Some(crd) = found.filter(|crd| crd.metadata.uid.as_ref() == Some(&pass.uid)) else {
+        let is_same = |crd: &CustomResourceDefinition| {
+            (crd.metadata.uid.as_ref(), crd.metadata.generation) == (Some(&pass.uid), Some(pass.generation))
+        };
+        let Some(crd) = found.filter(is_same) else {
             return Ok(false);
         };
         let put_back = |crd: &mut CustomResourceDefinition| {
