@@ -20,6 +20,8 @@ pub const EXCLUDE_ANNOTATION: &str = "exuvia.dev/exclude-storage-version-migrati
 pub const MADE_BY_LABEL: &str = "exuvia.dev/made-by";
 /// Its value.
 pub const MADE_BY_OPERATOR: &str = "operator";
+/// Which operator made it, by the namespace and name of its Lease: another one leaves it alone.
+pub const OPERATOR_ANNOTATION: &str = "exuvia.dev/operator";
 
 /// Condition types, as `kubectl wait --for=condition=…` takes them.
 pub mod condition {

@@ -26,11 +26,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Resource", type_ = "string", json_path = ".spec.resource"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Total", type_ = "integer", json_path = ".status.progress.total"),
-    printcolumn(
-        name = "Rewritten",
-        type_ = "integer",
-        json_path = ".status.progress.rewritten"
-    ),
+    printcolumn(name = "Done", type_ = "integer", json_path = ".status.progress.done"),
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.progress.failed"),
     printcolumn(name = "Droppable", type_ = "string", json_path = ".status.droppableVersions"),
     printcolumn(
@@ -272,6 +268,8 @@ pub struct PassState {
 pub struct MigrationProgress {
     /// All, as far as the server says.
     pub total: i64,
+    /// Done with: rewritten, current or gone.
+    pub done: i64,
     /// Stored anew.
     pub rewritten: i64,
     /// Stored at the storage version already.

@@ -117,18 +117,22 @@ impl Candidate {
     async fn renew(&mut self, mut held: Lease) -> Result<(), String> {
         loop {
             let sent = self.claim.now();
-            let renewed = self
-                .writer
-                .patch(&self.api, &held, |lease| {
-                    self.settings.renewed(lease.spec.get_or_insert_default());
-                })
-                .await;
-            let error = match renewed {
-                Ok(written) => {
+            let renewing = self.writer.patch(&self.api, &held, |lease| {
+                self.settings.renewed(lease.spec.get_or_insert_default());
+            });
+            // Around all of it: after an answer that was lost the writer looks what came of the request, which would take as
+            // long again where nobody answers.
+            let limit = self.settings.request_limit();
+            let error = match tokio::time::timeout(limit, renewing).await {
+                Ok(Ok(written)) => {
                     self.hold(written.object, sent);
                     return Ok(());
                 }
-                Err(error) => error,
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    self.held = Some(held);
+                    return Err(format!("no answer within {limit:?}"));
+                }
             };
             let found = match error.class() {
                 ErrorClass::Gone => None,

@@ -87,7 +87,11 @@ impl<C: Controller> Supervisor<C> {
             let Crd::Established(uid) = now else {
                 if now == Crd::Missing {
                     let needed = self.controller.crd();
-                    tracing::info!(controller, crd = needed, "waits for its crd");
+                    tracing::warn!(
+                        controller,
+                        crd = needed,
+                        "waits for its crd, which is not installed"
+                    );
                     self.shared
                         .health
                         .passed(&self.check, &format!("waits for crd {needed}"));
@@ -306,7 +310,8 @@ impl<'a, C: Controller> Team<'a, C> {
         let again = queue.done(&key, fate);
         if let Some(error) = error {
             meters.errors.inc();
-            tracing::warn!(controller = controller.name(), key, %error, ?again, "a reconcile failed");
+            let again = again.map(|delay| format!("in {:.1} s", delay.as_secs_f64()));
+            tracing::warn!(controller = controller.name(), key, %error, again, "a reconcile failed");
         }
     }
 

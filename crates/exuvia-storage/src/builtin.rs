@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use exuvia_sweep::{Control, Sweep};
 use exuvia_write::Writer;
 use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::discovery::{ApiGroup, Discovery};
+use kube::discovery::{ApiCapabilities, ApiGroup, Discovery, verbs};
 use kube::{Api, Client};
 
 use crate::engine::Activity;
@@ -15,7 +15,7 @@ use crate::failures::presentable;
 use crate::forbidden::MissingRule;
 use crate::options::Options;
 use crate::preflight::Obstacle;
-use crate::report::{End, Report, Verified};
+use crate::report::{End, Report, Verified, objects};
 use crate::rewrite::Rewriter;
 use crate::verify::{Found, Verifier};
 use crate::{Error, ManagedFields};
@@ -35,14 +35,21 @@ pub async fn find(
         discovery = discovery.filter(&[group]);
     }
     let discovery = discovery.run().await?;
-    let mut found: Vec<ApiResource> = discovery
+    let of_plural: Vec<(ApiResource, ApiCapabilities)> = discovery
         .groups()
         .filter(|group| wanted.is_none_or(|wanted| wanted == group.name()))
         .filter(|group| !is_crd(group.name(), plural))
         .flat_map(ApiGroup::recommended_resources)
-        .map(|(resource, _)| resource)
-        .filter(|resource| resource.plural == plural)
+        .filter(|(resource, _)| resource.plural == plural)
         .collect();
+    let is_stored =
+        |can: &ApiCapabilities| can.supports_operation(verbs::LIST) && can.supports_operation(verbs::PATCH);
+    if !of_plural.is_empty() && !of_plural.iter().any(|(_, can)| is_stored(can)) {
+        return Err(Error::NotStored {
+            name: name.to_owned(),
+        });
+    }
+    let mut found: Vec<ApiResource> = of_plural.into_iter().map(|(resource, _)| resource).collect();
     // One in the core group has no other name than its plural; `events` is the one such case.
     let core = found.iter().position(|resource| resource.group.is_empty());
     match (found.len(), core) {
@@ -168,7 +175,7 @@ pub async fn migrate_builtin(
 fn failures(report: &Report) -> End {
     End::Stalled {
         reason: "Failures",
-        message: format!("{} objects could not be migrated", report.failures.count()),
+        message: format!("{} could not be migrated", objects(report.failures.count())),
     }
 }
 

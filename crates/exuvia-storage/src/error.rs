@@ -33,6 +33,13 @@ pub enum Error {
         name: String,
     },
 
+    /// It cannot be listed and patched.
+    #[error("{name} cannot be listed and patched, so there is nothing to migrate: name another resource")]
+    NotStored {
+        /// What was asked for.
+        name: String,
+    },
+
     /// Two built-in resources have this plural.
     #[error("{name} is ambiguous: write {candidates}")]
     Ambiguous {

@@ -83,7 +83,9 @@ impl OptIn {
         } else {
             self.crds.iter().any(|crd| crd == name)
         };
-        meant && labels.get(&self.label.key) == Some(&self.label.value) && reason(annotations).is_none()
+        // Without a reason, too: a switch that is off is off, and `lint` asks for the reason.
+        let excluded = annotations.contains_key(EXCLUDE_ANNOTATION);
+        meant && labels.get(&self.label.key) == Some(&self.label.value) && !excluded
     }
 }
 

@@ -86,3 +86,11 @@ pub struct Timings {
     /// Everything, waiting included.
     pub all: f64,
 }
+
+/// So many objects, in words.
+pub(crate) fn objects(count: u64) -> String {
+    match count {
+        1 => "1 object".to_owned(),
+        count => format!("{count} objects"),
+    }
+}

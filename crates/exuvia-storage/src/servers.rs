@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use exuvia_write::ErrorClass;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::{Api, Client, Config};
@@ -19,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The API servers of one cluster, and what each was last heard to say.
 #[derive(Debug)]
 pub struct Servers {
+    config: Config,
+    given: Vec<http::Uri>,
+    /// Those that are there now.
     servers: Vec<Server>,
     /// The flip that the observations below are about.
     about: Option<(String, i64)>,
@@ -27,6 +31,8 @@ pub struct Servers {
 
 struct Server {
     name: String,
+    /// The user named it; the others are those that the cluster lists.
+    is_given: bool,
     client: Client,
 }
 
@@ -45,32 +51,66 @@ enum Seen {
     New(Instant),
     /// It never answered: from here it cannot be asked.
     Silent,
+    /// It never answered although the user named it, so that it would be asked.
+    GivenAndSilent,
+    /// It was not seen to understand, and since this time the cluster does not list it any more.
+    Left(Instant),
 }
 
 impl Servers {
-    /// The addresses in `EndpointSlice` `kubernetes`, where they may be read, and those given.
-    pub async fn find(config: &Config, client: &Client, given: &[http::Uri]) -> Result<Self, kube::Error> {
-        let mut servers = Vec::new();
-        for uri in listed(client).await {
-            // An address says nothing about the certificate's names, but every API server's certificate has this one.
-            servers.push(Server::at(
-                uri,
-                config.clone(),
-                Some("kubernetes.default.svc".to_owned()),
-            )?);
-        }
-        for uri in given {
-            servers.push(Server::at(uri.clone(), config.clone(), None)?);
-        }
-        Ok(Self {
-            servers,
+    /// Those given, and those that the cluster lists whenever it is asked. `config` is for both.
+    pub fn new(config: &Config, given: &[http::Uri]) -> Self {
+        Self {
+            config: config.clone(),
+            given: given.to_vec(),
+            servers: Vec::new(),
             about: None,
             seen: BTreeMap::new(),
-        })
+        }
     }
 
-    /// Asks each server once and says whether all are settled.
-    pub async fn look(&mut self, definition: &Definition, settle: Duration) -> Settled {
+    /// Takes those that are there now: control planes are replaced, and an address that is gone would be waited for for ever.
+    fn enlist(&mut self, listed: Vec<http::Uri>) -> Result<(), kube::Error> {
+        // An address says nothing about the certificate's names, but every API server's certificate has this one.
+        let listed = listed
+            .into_iter()
+            .map(|uri| (uri, Some("kubernetes.default.svc".to_owned())));
+        let given = self.given.iter().map(|uri| (uri.clone(), None));
+        let mut known = std::mem::take(&mut self.servers);
+        for (uri, certificate_name) in given.chain(listed) {
+            let name = name_of(&uri);
+            if self.servers.iter().any(|server| server.name == name) {
+                continue;
+            }
+            let server = match known.iter().position(|server| server.name == name) {
+                Some(index) => known.swap_remove(index),
+                None => Server::at(uri, self.config.clone(), certificate_name)?,
+            };
+            self.servers.push(server);
+        }
+        let now = Instant::now();
+        let servers = &self.servers;
+        let is_here = |name: &String| servers.iter().any(|server| server.name == *name);
+        self.seen.retain(|name, seen| match seen {
+            _ if is_here(name) => true,
+            Seen::Old => {
+                *seen = Seen::Left(now);
+                true
+            }
+            Seen::Left(_) => true,
+            Seen::New(_) | Seen::Silent | Seen::GivenAndSilent => false,
+        });
+        Ok(())
+    }
+
+    /// Asks each server once and says whether all are settled. `client` is asked which there are.
+    pub async fn look(
+        &mut self,
+        client: &Client,
+        definition: &Definition,
+        settle: Duration,
+    ) -> Result<Settled, kube::Error> {
+        self.enlist(listed(client).await?)?;
         let key = (definition.crd.uid.clone(), definition.crd.generation);
         if self.about.as_ref() != Some(&key) {
             self.about = Some(key);
@@ -92,10 +132,11 @@ impl Servers {
                 (Some(hash), Some(Seen::New(since))) if hash == expected => Seen::New(since),
                 (Some(hash), _) if hash == expected => Seen::New(now),
                 (Some(_), _) => Seen::Old,
-                (None, None | Some(Seen::Silent)) => Seen::Silent,
+                (None, Some(Seen::Old | Seen::Left(_))) => Seen::Old,
                 // It has shown the new version and is gone: nothing it could still do.
                 (None, Some(Seen::New(since))) => Seen::New(since),
-                (None, Some(Seen::Old)) => Seen::Old,
+                (None, _) if server.is_given => Seen::GivenAndSilent,
+                (None, _) => Seen::Silent,
             };
             self.seen.insert(server.name.clone(), seen);
         }
@@ -104,31 +145,26 @@ impl Servers {
             .served()
             .any(|version| version == definition.crd.storage);
         let since_change = definition.spec_changed_at.and_then(since);
-        settled(
-            if served {
-                &self.seen
-            } else {
-                const { &BTreeMap::new() }
-            },
-            since_change,
-            settle,
-            now,
-        )
+        let seen = if served {
+            &self.seen
+        } else {
+            const { &BTreeMap::new() }
+        };
+        Ok(settled(seen, since_change, settle, now))
     }
 }
 
 impl Server {
     fn at(uri: http::Uri, mut config: Config, certificate_name: Option<String>) -> Result<Self, kube::Error> {
+        let (name, is_given) = (name_of(&uri), certificate_name.is_none());
         config.tls_server_name = certificate_name;
-        let name = uri
-            .authority()
-            .map_or_else(|| uri.to_string(), ToString::to_string);
         config.cluster_url = uri;
         config.default_retry = false;
         config.connect_timeout = Some(PATIENCE);
         config.read_timeout = Some(PATIENCE);
         Ok(Self {
             name,
+            is_given,
             client: Client::try_from(config)?,
         })
     }
@@ -149,11 +185,22 @@ impl Server {
     }
 }
 
-async fn listed(client: &Client) -> Vec<http::Uri> {
+fn name_of(uri: &http::Uri) -> String {
+    uri.authority()
+        .map_or_else(|| uri.to_string(), ToString::to_string)
+}
+
+/// The addresses in `EndpointSlice` `kubernetes`; none where it may not be read. Any other trouble is no reason to believe
+/// that there are none.
+async fn listed(client: &Client) -> Result<Vec<http::Uri>, kube::Error> {
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-    let Ok(slices) = slices.list(&of_kubernetes).await else {
-        return Vec::new();
+    let slices = match slices.list(&of_kubernetes).await {
+        Ok(slices) => slices,
+        Err(error) => match ErrorClass::of(&error) {
+            ErrorClass::Denied | ErrorClass::Gone => return Ok(Vec::new()),
+            _ => return Err(error),
+        },
     };
     let mut found = Vec::new();
     for slice in slices {
@@ -177,7 +224,7 @@ async fn listed(client: &Client) -> Vec<http::Uri> {
             found.extend(format!("https://{host}:{port}").parse::<http::Uri>());
         }
     }
-    found
+    Ok(found)
 }
 
 /// How long ago that was by our clock; `None` if our clock says it is yet to come.
@@ -192,26 +239,37 @@ fn settled(
     settle: Duration,
     now: Instant,
 ) -> Settled {
-    let answering = seen.values().any(|seen| *seen != Seen::Silent);
+    let answering = seen.values().any(|seen| matches!(seen, Seen::New(_) | Seen::Old));
+    let is_behind = |seen: &Seen| match seen {
+        Seen::Old | Seen::GivenAndSilent => true,
+        Seen::Silent => answering,
+        Seen::New(_) | Seen::Left(_) => false,
+    };
     let behind: Vec<String> = seen
         .iter()
-        .filter(|(_, seen)| matches!(seen, Seen::Old) || (answering && matches!(seen, Seen::Silent)))
+        .filter(|(_, seen)| is_behind(seen))
         .map(|(name, _)| name.clone())
         .collect();
-    if !behind.is_empty() {
-        return Settled::Behind(behind);
-    }
     let after_change = settle.saturating_sub(since_change.unwrap_or_default());
+    if !behind.is_empty() {
+        // Right after the flip that is nothing to complain about.
+        return match after_change {
+            Duration::ZERO => Settled::Behind(behind),
+            left => Settled::Wait(left),
+        };
+    }
     let in_flight = seen
         .values()
         .filter_map(|seen| match seen {
             Seen::New(first) => Some(settle.min(IN_FLIGHT).saturating_sub(now.duration_since(*first))),
+            Seen::Left(at) => Some(settle.saturating_sub(now.duration_since(*at))),
             _ => None,
         })
         .max();
     match after_change.max(in_flight.unwrap_or_default()) {
         Duration::ZERO => Settled::Yes {
-            one_by_one: answering,
+            // One that left without a word proves nothing: time alone is left for it.
+            one_by_one: answering && !seen.values().any(|seen| matches!(seen, Seen::Left(_))),
         },
         left => Settled::Wait(left),
     }
@@ -262,6 +320,32 @@ mod tests {
         assert_eq!(decide(&[], 20, now), Settled::Wait(Duration::from_secs(40)));
         assert_eq!(
             decide(&[("a", Seen::Silent)], 60, now),
+            Settled::Yes { one_by_one: false }
+        );
+    }
+
+    #[test]
+    fn a_server_that_the_user_named_must_answer() {
+        let now = Instant::now();
+        let seen = [("a", Seen::GivenAndSilent)];
+        assert_eq!(decide(&seen, 1000, now), Settled::Behind(vec!["a".into()]));
+    }
+
+    #[test]
+    fn nobody_is_accused_right_after_the_flip() {
+        let now = Instant::now();
+        let seen = [("a", Seen::New(now)), ("b", Seen::Old)];
+        assert_eq!(decide(&seen, 20, now), Settled::Wait(Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn one_that_left_without_having_understood_is_waited_out_and_then_nothing_counts_as_proven() {
+        let left = Instant::now();
+        let seen = [("a", Seen::New(left)), ("b", Seen::Left(left))];
+        let later = left + Duration::from_secs(50);
+        assert_eq!(decide(&seen, 1000, later), Settled::Wait(Duration::from_secs(10)));
+        assert_eq!(
+            decide(&seen, 1000, left + SETTLE),
             Settled::Yes { one_by_one: false }
         );
     }

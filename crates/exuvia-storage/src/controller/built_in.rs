@@ -1,13 +1,12 @@
 //! Migrations of built-in resources: no CRD, no R0, every object patched twice.
 
-use std::pin::pin;
-
 use exuvia_api::{Phase, StorageMigration, reason};
 use exuvia_runtime::{EventKind, Next, Signal};
 use exuvia_sweep::Control;
 use tokio::sync::watch;
 
 use super::StorageController;
+use super::follow::Beside;
 use super::status::{self, News, Trouble};
 use super::tell::{is_told, with_names};
 use super::world::SeenMigration;
@@ -23,6 +22,7 @@ impl StorageController {
         options: &Options,
         signal: &Signal,
     ) -> Result<Next, Error> {
+        let generation = migration.metadata.generation;
         let status = migration.status.clone().unwrap_or_default();
         if migration.spec.suspend {
             let message = status::sentence(Phase::Suspended, "");
@@ -60,22 +60,22 @@ impl StorageController {
         let tell = move |activity| {
             send.send_replace(Some(activity));
         };
-        let report = {
-            let migrating =
-                builtin::migrate_builtin(&self.client, &writer, &resource, options, &control, &tell);
-            let mut doing = pin!(migrating);
-            let mut following = pin!(self.follow_sweep(seen, migration, activity, true));
-            let mut watching = pin!(self.cancel_when_void(seen, None, &control, signal));
-            tokio::select! {
-                done = &mut doing => done,
-                () = &mut following => (&mut doing).await,
-                () = &mut watching => (&mut doing).await,
-            }
+        let beside = Beside {
+            seen,
+            pass: None,
+            control: &control,
+            activity: &activity,
+            rewriting: true,
+            signal,
         };
+        let migrating = builtin::migrate_builtin(&self.client, &writer, &resource, options, &control, &tell);
+        let report = Box::pin(self.accompany(&beside, migration, migrating)).await;
         self.own_metrics.at_rest(&seen.resource);
         let report = report?;
         let (phase, trouble) = match &report.end {
             End::Cancelled => return Ok(Next::Await),
+            // What was done was done for another spec.
+            _ if migration.metadata.generation != generation => return Ok(Next::Await),
             End::Stalled { reason, message } => (
                 Phase::Stalled,
                 Some(Trouble {

@@ -1,11 +1,13 @@
 //! Beside a running sweep: metrics and progress, and the end of it when there is no more reason for it.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use exuvia_api::StorageMigration;
 use exuvia_runtime::Signal;
 use exuvia_sweep::{Control, Progress, Tally};
-use tokio::sync::watch;
+use exuvia_write::ErrorClass;
+use tokio::sync::{oneshot, watch};
 
 use super::world::SeenMigration;
 use super::{StorageController, status};
@@ -17,67 +19,125 @@ const MEASURE_EVERY: Duration = Duration::from_secs(1);
 /// So many of those make a write of the status: people look at it, and each write costs the API server something.
 const PUBLISH_EVERY: u32 = 5;
 
+/// A running sweep, for what happens beside it.
+pub(super) struct Beside<'a> {
+    pub(super) seen: &'a SeenMigration,
+    pub(super) pass: Option<&'a Pass>,
+    pub(super) control: &'a Control,
+    pub(super) activity: &'a watch::Receiver<Option<Activity>>,
+    /// Whether its objects are counted as rewritten or not.
+    pub(super) rewriting: bool,
+    pub(super) signal: &'a Signal,
+}
+
 impl StorageController {
-    /// Metrics every second, the status every few: never returns.
-    pub(super) async fn follow_sweep(
+    /// Does something, with metrics and progress beside it; it is cancelled when there is no more reason for it.
+    /// `migration` is as it was last written afterwards.
+    pub(super) async fn accompany<T>(
         &self,
-        seen: &SeenMigration,
-        migration: &StorageMigration,
-        activity: watch::Receiver<Option<Activity>>,
-        rewriting: bool,
+        beside: &Beside<'_>,
+        migration: &mut StorageMigration,
+        doing: impl Future<Output = T>,
+    ) -> T {
+        let (running, over) = oneshot::channel::<Infallible>();
+        let doing = async {
+            let done = doing.await;
+            drop(running);
+            done
+        };
+        // The last write of the progress is waited for: it must not come after what is told next.
+        let both = async { tokio::join!(doing, self.follow_sweep(beside, migration, over)) };
+        let watching = async {
+            self.cancel_when_void(beside).await;
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            // First of all: nothing shall begin that has become void meanwhile.
+            biased;
+            never = watching => match never {},
+            (done, ()) = both => done,
+        }
+    }
+
+    /// Metrics every second, the status every few, until it is over.
+    async fn follow_sweep(
+        &self,
+        beside: &Beside<'_>,
+        migration: &mut StorageMigration,
+        mut over: oneshot::Receiver<Infallible>,
     ) {
         let counted = CountedSweep {
             controller: self,
-            resource: &seen.resource,
-            activity: &activity,
-            rewriting,
+            resource: &beside.seen.resource,
+            activity: beside.activity,
+            rewriting: beside.rewriting,
             before: Tally::default().into(),
         };
-        let mut migration = migration.clone();
         loop {
             for _ in 0..PUBLISH_EVERY {
-                tokio::time::sleep(MEASURE_EVERY).await;
-                counted.measure();
+                tokio::select! {
+                    biased;
+                    _ = &mut over => {
+                        // Otherwise what comes next tells of the whole sweep.
+                        if beside.control.is_cancelled() {
+                            self.tell_progress(beside, migration).await;
+                        }
+                        return;
+                    }
+                    () = tokio::time::sleep(MEASURE_EVERY) => counted.measure(),
+                }
             }
-            let Some(progress) = progress_of(&activity) else {
-                continue;
-            };
+            self.tell_progress(beside, migration).await;
+        }
+    }
+
+    /// Writes how far the sweep is. If that cannot be told now it is told in a few seconds, or never: no harm.
+    async fn tell_progress(&self, beside: &Beside<'_>, migration: &mut StorageMigration) {
+        let Some(progress) = progress_of(beside.activity) else {
+            return;
+        };
+        let api = self.migrations();
+        for _ in 0..2 {
             let written = self
                 .writer
-                .patch_status(&self.migrations(), &migration, |migration| {
+                .once()
+                .patch_status_locked(&api, migration, |migration| {
                     migration.status.get_or_insert_default().progress = Some(status::running(&progress));
                 })
                 .await;
-            // A progress that cannot be told now is told in a few seconds, or never: no harm.
-            if let Ok(written) = written {
-                migration = written.object;
+            match written {
+                Ok(written) => {
+                    *migration = written.object;
+                    return;
+                }
+                Err(error) if error.class() == ErrorClass::Conflict => {
+                    let Ok(Some(fresh)) = api.get_opt(&beside.seen.name).await else {
+                        return;
+                    };
+                    *migration = fresh;
+                }
+                Err(_) => return,
             }
         }
     }
 
     /// Cancels when the operator stops, or when the migration or its CRD is no longer what the pass is about.
-    pub(super) async fn cancel_when_void(
-        &self,
-        seen: &SeenMigration,
-        pass: Option<&Pass>,
-        control: &Control,
-        signal: &Signal,
-    ) {
+    async fn cancel_when_void(&self, beside: &Beside<'_>) {
         loop {
             tokio::select! {
-                () = signal.stopping() => break,
-                () = signal.changed() => {}
+                () = beside.signal.stopping() => break,
+                () = beside.signal.changed() => {}
             }
-            if !self.still_wants(seen, pass) {
+            if !self.still_wants(beside.seen, beside.pass) {
                 break;
             }
         }
-        control.cancel();
+        beside.control.cancel();
     }
 
     fn still_wants(&self, seen: &SeenMigration, pass: Option<&Pass>) -> bool {
         let world = self.world();
-        let active = world.decide(&seen.resource).active;
+        let active = world.decide(&seen.resource, &self.settings.operator).active;
         let same_spec =
             active.is_some_and(|active| active.uid == seen.uid && active.generation == seen.generation);
         let same_crd = match (pass, world.crd(&seen.resource)) {

@@ -13,14 +13,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use exuvia_api::{MADE_BY_LABEL, MADE_BY_OPERATOR, Phase, StorageMigration, StorageMigrationSpec, reason};
+use exuvia_api::{
+    MADE_BY_LABEL, MADE_BY_OPERATOR, OPERATOR_ANNOTATION, Phase, StorageMigration, StorageMigrationSpec,
+    reason,
+};
 use exuvia_runtime::{
     Controller, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
 };
 use exuvia_write::{Delete, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 
 use self::metrics::StorageMetrics;
@@ -52,6 +55,8 @@ pub struct ControllerSettings {
     pub opt_in: OptIn,
     /// What a `StorageMigration` that does not say otherwise is done with.
     pub defaults: Options,
+    /// This operator's name among others in the cluster: the namespace and name of its Lease.
+    pub operator: String,
 }
 
 /// Migrates what `StorageMigration`s ask for, and makes them for CRDs that have opted in.
@@ -187,7 +192,7 @@ impl StorageController {
                 Seen::Applied(migration) => {
                     missing.remove(&migration.name_any());
                     let concerned = self.world().see_migration(&migration);
-                    if let Some(resource) = concerned {
+                    for resource in concerned {
                         queue.add(resource);
                     }
                 }
@@ -227,16 +232,21 @@ impl StorageController {
                 ..StorageMigrationSpec::default()
             },
         );
-        migration
-            .labels_mut()
-            .insert(MADE_BY_LABEL.into(), MADE_BY_OPERATOR.into());
-        migration.metadata.owner_references = Some(vec![OwnerReference {
+        let owner = OwnerReference {
             api_version: CustomResourceDefinition::api_version(&()).into_owned(),
             kind: CustomResourceDefinition::kind(&()).into_owned(),
             name: crd.to_owned(),
             uid,
             ..OwnerReference::default()
-        }]);
+        };
+        // All of it: `new` gives an object the labels and annotations that are meant for its CRD.
+        migration.metadata = ObjectMeta {
+            name: Some(crd.to_owned()),
+            labels: Some([(MADE_BY_LABEL.into(), MADE_BY_OPERATOR.into())].into()),
+            annotations: Some([(OPERATOR_ANNOTATION.into(), self.settings.operator.clone())].into()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        };
         let same = |found: &StorageMigration| found.spec.resource == crd;
         self.writer
             .create_or_adopt(&self.migrations(), &migration, same)
@@ -260,7 +270,7 @@ impl StorageController {
     /// Says of a younger one that an older one works.
     async fn stand_by(&self, duplicate: &SeenMigration, older: &SeenMigration) -> Result<(), Error> {
         let api = self.migrations();
-        let Some(migration) = api.get_opt(&duplicate.name).await? else {
+        let Some(mut migration) = api.get_opt(&duplicate.name).await? else {
             return Ok(());
         };
         let message = format!(
@@ -271,17 +281,13 @@ impl StorageController {
             reason: reason::DUPLICATE,
             message: message.clone(),
         };
+        self.warn(&migration, &trouble).await;
         let news = News::of(Phase::Stalled, message, Some(trouble));
-        let written = self
-            .writer
-            .patch_status(&api, &migration, |migration| news.tell(migration))
-            .await;
-        written.map_err(Error::Publish)?;
-        Ok(())
+        self.write_status(&mut migration, &news).await
     }
 
     async fn reconcile_resource(&self, resource: &str, signal: &Signal) -> Result<Next, Error> {
-        let decision = self.world().decide(resource);
+        let decision = self.world().decide(resource, &self.settings.operator);
         for migration in &decision.remove {
             self.remove(migration).await?;
         }

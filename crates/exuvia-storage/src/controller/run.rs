@@ -1,6 +1,5 @@
 //! Carries one migration out: asks the engine for the next step, tells of it, does it, until there is nothing to do but wait.
 
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use exuvia_api::{Phase, StorageMigration, reason};
@@ -10,6 +9,7 @@ use exuvia_write::{Outcome, Writer};
 use kube::ResourceExt;
 use tokio::sync::watch;
 
+use super::follow::Beside;
 use super::options::options;
 use super::status;
 use super::world::SeenMigration;
@@ -61,11 +61,16 @@ impl StorageController {
         if self.world().crd(&seen.resource).is_none() {
             return Box::pin(self.migrate_builtin(seen, &mut migration, &options, signal)).await;
         }
+        let generation = migration.metadata.generation;
         let mut work = self.take_up(&migration, options);
         let mut retried: Option<Hold> = None;
         loop {
             let mut step = work.engine.next().await?;
-            if let Step::Hold(hold @ (Hold::Blocked(_) | Hold::Failures(_) | Hold::ServerBehind(_))) = &step
+            if !self.still_takes_part(seen, &work.engine) {
+                return Ok(stopped(seen)); // the watch will tell, if it has not
+            }
+            if let Step::Hold(hold) = &step
+                && is_worth_a_try(hold)
                 && retried.is_none()
             {
                 // What was in the way when the last reconcile ended is tried again once, now.
@@ -85,6 +90,9 @@ impl StorageController {
             if worth_telling(&step, retried.as_ref(), &migration) {
                 self.tell(&mut migration, &work, &step).await?;
             }
+            if migration.metadata.generation != generation {
+                return Ok(stopped(seen)); // whoever changed the spec has queued it again
+            }
             match step {
                 Step::Wait(left) => {
                     self.park(&migration, work);
@@ -93,17 +101,15 @@ impl StorageController {
                 Step::Hold(hold) => return Ok(self.held(&migration, work, &hold)),
                 Step::Done => return Ok(Next::Await),
                 step => {
-                    match Box::pin(self.carry_out(seen, &migration, &mut work, step, signal)).await? {
+                    match Box::pin(self.carry_out(seen, &mut migration, &mut work, step, signal)).await? {
                         Carried::On => {}
                         Carried::Held(hold) => {
                             self.tell(&mut migration, &work, &Step::Hold(hold.clone()))
                                 .await?;
                             return Ok(self.held(&migration, work, &hold));
                         }
-                        Carried::Cancelled => {
-                            tracing::info!(resource = %seen.resource, "stopped: asked to, or things have changed");
-                            return Ok(Next::Await); // who cancelled it has queued it again, or is shutting down
-                        }
+                        // Who cancelled it has queued it again, or is shutting down.
+                        Carried::Cancelled => return Ok(stopped(seen)),
                     }
                 }
             }
@@ -164,28 +170,26 @@ impl StorageController {
     async fn carry_out(
         &self,
         seen: &SeenMigration,
-        migration: &StorageMigration,
+        migration: &mut StorageMigration,
         work: &mut Work,
         step: Step,
         signal: &Signal,
     ) -> Result<Carried, Error> {
-        let rewriting = matches!(step, Step::Rewrite);
         let name = step_name(&step);
         let was_patrol = matches!(step, Step::Patrol);
         let started = Instant::now();
         let pass = work.engine.pass().cloned();
-        let control = work.control.clone();
-        let activity = work.activity.clone();
-        let advanced = {
-            let mut doing = pin!(work.engine.carry_out(step));
-            let mut following = pin!(self.follow_sweep(seen, migration, activity.clone(), rewriting));
-            let mut watching = pin!(self.cancel_when_void(seen, pass.as_ref(), &control, signal));
-            tokio::select! {
-                advanced = &mut doing => advanced,
-                () = &mut following => (&mut doing).await,
-                () = &mut watching => (&mut doing).await,
-            }
+        let generation = migration.metadata.generation;
+        let beside = Beside {
+            seen,
+            pass: pass.as_ref(),
+            control: &work.control,
+            activity: &work.activity,
+            rewriting: matches!(step, Step::Rewrite),
+            signal,
         };
+        let doing = work.engine.carry_out(step);
+        let advanced = Box::pin(self.accompany(&beside, migration, doing)).await;
         self.own_metrics.at_rest(&seen.resource);
         if let Some(name) = name {
             self.own_metrics.step(name, started.elapsed());
@@ -206,10 +210,18 @@ impl StorageController {
         }
         Ok(match advanced {
             // Nothing more is told either: it is about a CRD or a migration that is another by now, or gone.
-            _ if work.control.is_cancelled() => Carried::Cancelled,
+            _ if work.control.is_cancelled() || migration.metadata.generation != generation => {
+                Carried::Cancelled
+            }
             Advance::Held(hold) => Carried::Held(hold),
             _ => Carried::On,
         })
+    }
+
+    /// Whether the CRD, as the engine has just read it, still takes part: the watch may be late, and a trim is for good.
+    fn still_takes_part(&self, seen: &SeenMigration, engine: &Engine) -> bool {
+        let crd = engine.observed().filter(|_| seen.is_made_by_operator());
+        crd.is_none_or(|crd| self.settings.opt_in.includes(crd))
     }
 
     fn park(&self, migration: &StorageMigration, work: Work) {
@@ -230,6 +242,21 @@ impl StorageController {
             }
             _ => Next::Retry,
         }
+    }
+}
+
+fn stopped(seen: &SeenMigration) -> Next {
+    tracing::info!(resource = %seen.resource, "stopped: asked to, or things have changed");
+    Next::Await
+}
+
+/// Whether what was in the way when the last reconcile ended may be out of it without having been observed to be.
+fn is_worth_a_try(hold: &Hold) -> bool {
+    match hold {
+        Hold::Blocked(_) | Hold::Failures(_) => true,
+        // Servers that were asked have just been asked again.
+        Hold::ServerBehind(names) => names.is_empty(),
+        Hold::Gone | Hold::Suspended => false,
     }
 }
 

@@ -56,8 +56,8 @@ impl News {
         }
     }
 
-    /// Writes it all into the status.
-    pub(super) fn tell(&self, migration: &mut StorageMigration) {
+    /// Writes it all into the status. `generation` is that of the spec which it is about.
+    pub(super) fn tell(&self, migration: &mut StorageMigration, generation: Option<i64>) {
         let (reason, is_stalled) = match &self.trouble {
             Some(trouble) => (trouble.reason, true),
             None => (reason::NOT_STALLED, false),
@@ -82,9 +82,9 @@ impl News {
             ),
             conditions::new(migration, condition::STALLED, is_stalled, reason, why),
         ];
-        let generation = migration.metadata.generation;
         let status = migration.status.get_or_insert_default();
-        for condition in all {
+        for mut condition in all {
+            condition.observed_generation = generation;
             conditions::set(&mut status.conditions, condition);
         }
         status.phase = Some(self.phase);
@@ -102,6 +102,10 @@ impl News {
         if let Some(Outlook { droppable, held }) = &self.outlook {
             status.droppable_versions = migrated.then(|| droppable.clone());
             status.blockers = held.iter().take(LISTED).map(blocker).collect();
+        }
+        // Whatever was found at some time: a version that is in storedVersions (again) cannot be dropped.
+        if let Some(droppable) = &mut status.droppable_versions {
+            droppable.retain(|version| !self.stored_after.contains(version));
         }
     }
 
@@ -252,6 +256,7 @@ fn counts(tally: &Tally, total: u64) -> MigrationProgress {
     let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     MigrationProgress {
         total: int(total),
+        done: int(tally.rewritten + tally.current + tally.skipped + tally.gone),
         rewritten: int(tally.rewritten),
         // Whoever wrote it after R0 has stored it at the storage version.
         current: int(tally.current + tally.skipped),
@@ -310,6 +315,7 @@ mod tests {
         Pass {
             uid: "u".into(),
             generation: 3,
+            patrol_owed: true,
             stored_before: vec!["v1alpha1".into(), "v1".into()],
             wanted: true,
             preflight: Some(Preflight::Passed),
@@ -328,7 +334,7 @@ mod tests {
 
     fn told(news: &News) -> StorageMigration {
         let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
-        news.tell(&mut migration);
+        news.tell(&mut migration, Some(1));
         migration
     }
 
@@ -376,7 +382,7 @@ mod tests {
         let mut migration = told(&done);
         let droppable = |migration: &StorageMigration| migration.status.clone().unwrap().droppable_versions;
         assert_eq!(droppable(&migration), Some(vec!["v1alpha1".to_owned()]));
-        News::of(Phase::Pending, "", None).tell(&mut migration);
+        News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
         assert_eq!(droppable(&migration), None);
     }
 

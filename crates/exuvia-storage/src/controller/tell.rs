@@ -60,12 +60,7 @@ impl StorageController {
 
     pub(super) async fn publish(&self, migration: &mut StorageMigration, news: &News) -> Result<(), Error> {
         let before = migration.status.as_ref().and_then(|status| status.phase);
-        let written = self
-            .writer
-            .patch_status(&self.migrations(), migration, |migration| news.tell(migration))
-            .await
-            .map_err(Error::Publish)?;
-        *migration = written.object;
+        self.write_status(migration, news).await?;
         let resource = migration.spec.resource.as_str();
         let trouble = news.trouble.as_ref().map(|trouble| trouble.reason);
         self.own_metrics.phase(resource, news.phase, trouble);
@@ -80,6 +75,38 @@ impl StorageController {
         Ok(())
     }
 
+    /// Writes the status of a migration as the caller knows it: a spec that was changed since is not what `news` is about.
+    pub(super) async fn write_status(
+        &self,
+        migration: &mut StorageMigration,
+        news: &News,
+    ) -> Result<(), Error> {
+        let generation = migration.metadata.generation;
+        let written = self
+            .writer
+            .patch_status(&self.migrations(), migration, |migration| {
+                news.tell(migration, generation);
+            })
+            .await
+            .map_err(Error::Publish)?;
+        *migration = written.object;
+        Ok(())
+    }
+
+    /// An event about trouble that the status does not tell of yet.
+    pub(super) async fn warn(&self, migration: &StorageMigration, trouble: &Trouble) {
+        if !is_told(migration, trouble) {
+            self.event(
+                migration,
+                None,
+                EventKind::Warning,
+                trouble.reason,
+                &trouble.message,
+            )
+            .await;
+        }
+    }
+
     pub(super) async fn refuse(
         &self,
         migration: &mut StorageMigration,
@@ -90,6 +117,7 @@ impl StorageController {
             reason,
             message: message.clone(),
         };
+        self.warn(migration, &trouble).await;
         self.publish(migration, &News::of(Phase::Stalled, message, Some(trouble)))
             .await?;
         Ok(Next::Await)
@@ -122,11 +150,14 @@ impl StorageController {
     pub(super) async fn tell_of(&self, resource: &str, error: &Error, times: u32) {
         let text = error.to_string();
         let missing = MissingRule::named_in(&text);
-        let hopeless = matches!(error, Error::ProofImpossible | Error::Ambiguous { .. });
+        let hopeless = matches!(
+            error,
+            Error::ProofImpossible | Error::Ambiguous { .. } | Error::NotStored { .. }
+        );
         if missing.is_none() && !hopeless && times < WORTH_A_WORD {
             return;
         }
-        let Some(seen) = self.world().decide(resource).active else {
+        let Some(seen) = self.world().decide(resource, &self.settings.operator).active else {
             return;
         };
         let Ok(Some(mut migration)) = self.migrations().get_opt(&seen.name).await else {
@@ -157,16 +188,7 @@ impl StorageController {
                 .and_then(|status| status.failures.clone()),
             ..News::of(Phase::Stalled, trouble.message.clone(), Some(trouble.clone()))
         };
-        if !is_told(&migration, &trouble) {
-            self.event(
-                &migration,
-                None,
-                EventKind::Warning,
-                trouble.reason,
-                &trouble.message,
-            )
-            .await;
-        }
+        self.warn(&migration, &trouble).await;
         // It may well fail for the same reason: then the log is all there is.
         let _ = self.publish(&mut migration, &news).await;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exuvia_api::{MADE_BY_LABEL, MADE_BY_OPERATOR, Phase, StorageMigration};
+use exuvia_api::{MADE_BY_LABEL, MADE_BY_OPERATOR, OPERATOR_ANNOTATION, Phase, StorageMigration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
@@ -27,8 +27,10 @@ pub(super) struct SeenMigration {
     pub(super) resource: String,
     created: Option<Time>,
     deleting: bool,
-    /// The uid of the CRD for which the operator made it; `None`: somebody else did.
+    /// The uid of the CRD for which an operator made it; `None`: somebody else did.
     made_for: Option<String>,
+    /// Which operator that was, if it says so.
+    made_by: Option<String>,
     stalled: bool,
 }
 
@@ -76,7 +78,8 @@ impl World {
         };
         let concerns = opted_in || of_it().next().is_some();
         // A stalled migration is tried again at its own pace, however often others touch the CRD.
-        let stalled = of_it().any(|migration| migration.stalled);
+        let stalled = of_it().any(|migration| migration.stalled)
+            && of_it().all(|migration| migration.stalled || migration.deleting);
         let before = self.crds.get(&name);
         let changed = match before {
             Some(before) if stalled => {
@@ -98,18 +101,23 @@ impl World {
                 .any(|migration| migration.resource == name)
     }
 
-    /// Takes note of a migration; the resource that it is about, if anything may change. Our own writes of its status
-    /// change nothing.
-    pub(super) fn see_migration(&mut self, migration: &StorageMigration) -> Option<String> {
+    /// Takes note of a migration; the resources for which anything may change. Our own writes of its status change nothing.
+    pub(super) fn see_migration(&mut self, migration: &StorageMigration) -> Vec<String> {
         let seen = SeenMigration::of(migration);
         let news = |before: &SeenMigration| {
             (&before.uid, before.generation, before.deleting, &before.made_for)
                 != (&seen.uid, seen.generation, seen.deleting, &seen.made_for)
         };
-        let changed = self.migrations.get(&seen.name).is_none_or(news);
+        if !self.migrations.get(&seen.name).is_none_or(news) {
+            self.migrations.insert(seen.name.clone(), seen);
+            return Vec::new();
+        }
         let resource = seen.resource.clone();
-        self.migrations.insert(seen.name.clone(), seen);
-        changed.then_some(resource)
+        let before = self.migrations.insert(seen.name.clone(), seen);
+        // One that was made anew while nobody looked may be about another resource.
+        let other = before.map(|before| before.resource);
+        let other = other.filter(|other| *other != resource);
+        [resource].into_iter().chain(other).collect()
     }
 
     /// A migration is gone; the resource that it was about.
@@ -139,14 +147,19 @@ impl World {
         self.crds.get(name)
     }
 
-    /// What is to become of a resource's migrations.
-    pub(super) fn decide(&self, resource: &str) -> Decision {
+    /// What is to become of a resource's migrations, as the operator of this name sees it.
+    pub(super) fn decide(&self, resource: &str, operator: &str) -> Decision {
         let crd = self.crds.get(resource);
         let wanted_for = crd.filter(|crd| crd.opted_in).map(|crd| crd.uid.as_str());
-        let all = self
-            .migrations
-            .values()
-            .filter(|migration| migration.resource == resource && !migration.deleting);
+        // What another operator made for a CRD that is none of ours is its own business: two that remove each other's
+        // migrations would never come to an end.
+        let of_another = |migration: &SeenMigration| {
+            let by_another = migration.made_by.as_deref().is_some_and(|by| by != operator);
+            wanted_for.is_none() && crd.is_some() && migration.made_for.is_some() && by_another
+        };
+        let all = self.migrations.values().filter(|migration| {
+            migration.resource == resource && !migration.deleting && !of_another(migration)
+        });
         let (remove, mut kept): (Vec<SeenMigration>, Vec<SeenMigration>) =
             all.cloned().partition(|migration| {
                 migration.made_for.is_some() && migration.made_for.as_deref() != wanted_for
@@ -164,6 +177,11 @@ impl World {
 }
 
 impl SeenMigration {
+    /// Whether an operator made it, for a CRD that has opted in.
+    pub(super) fn is_made_by_operator(&self) -> bool {
+        self.made_for.is_some()
+    }
+
     fn of(migration: &StorageMigration) -> Self {
         let ours = migration
             .labels()
@@ -181,6 +199,7 @@ impl SeenMigration {
             created: migration.creation_timestamp(),
             deleting: migration.metadata.deletion_timestamp.is_some(),
             made_for: owner.filter(|_| ours).map(|owner| owner.uid.clone()),
+            made_by: migration.annotations().get(OPERATOR_ANNOTATION).cloned(),
             stalled: migration
                 .status
                 .as_ref()
@@ -198,6 +217,7 @@ mod tests {
     use super::*;
 
     const NAME: &str = "widgets.example.com";
+    const US: &str = "exuvia-system/exuvia";
 
     fn crd(uid: &str, generation: i64, labelled: bool) -> ObjectMeta {
         let label = labelled.then(|| [(OPT_IN_LABEL.to_owned(), "true".to_owned())].into());
@@ -247,11 +267,11 @@ mod tests {
         let mut world = World::default();
         let opt_in = OptIn::default();
         assert!(!world.see_crd(&crd("a", 1, false), &opt_in));
-        assert_eq!(world.decide(NAME), Decision::default());
+        assert_eq!(world.decide(NAME, US), Decision::default());
         assert!(world.see_crd(&crd("a", 1, true), &opt_in));
-        assert_eq!(world.decide(NAME).make.as_deref(), Some("a"));
+        assert_eq!(world.decide(NAME, US).make.as_deref(), Some("a"));
         world.see_migration(&made("a"));
-        let decision = world.decide(NAME);
+        let decision = world.decide(NAME, US);
         assert_eq!(
             (decision.make, decision.active.map(|m| m.name)),
             (None, Some(NAME.into()))
@@ -265,9 +285,37 @@ mod tests {
         world.see_migration(&made("a"));
         world.see_migration(&migration("by-hand", 9));
         assert!(world.see_crd(&crd("a", 1, false), &OptIn::default()));
-        let decision = world.decide(NAME);
+        let decision = world.decide(NAME, US);
         assert_eq!(names(&decision.remove), [NAME]);
         assert_eq!(decision.active.map(|m| m.name).as_deref(), Some("by-hand"));
+    }
+
+    #[test]
+    fn what_another_operator_made_stays_unless_the_crd_is_ours() {
+        let mut world = World::default();
+        let mut theirs = made("a");
+        theirs
+            .annotations_mut()
+            .insert(OPERATOR_ANNOTATION.into(), "other/exuvia".into());
+        world.see_migration(&theirs);
+        world.see_crd(&crd("a", 1, false), &OptIn::default());
+        assert_eq!(world.decide(NAME, US), Decision::default());
+        assert_eq!(names(&world.decide(NAME, "other/exuvia").remove), [NAME]);
+        world.see_crd(&crd("a", 2, true), &OptIn::default());
+        assert_eq!(
+            world.decide(NAME, US).active.map(|m| m.name).as_deref(),
+            Some(NAME)
+        );
+    }
+
+    #[test]
+    fn one_made_anew_for_another_resource_is_news_for_both() {
+        let mut world = World::default();
+        let mut sm = migration("m", 1);
+        world.see_migration(&sm);
+        sm.spec.resource = "gadgets.example.com".into();
+        sm.metadata.uid = Some("another".into());
+        assert_eq!(world.see_migration(&sm), ["gadgets.example.com", NAME]);
     }
 
     #[test]
@@ -275,10 +323,10 @@ mod tests {
         let mut world = World::default();
         world.see_migration(&made("a"));
         world.see_crd(&crd("b", 1, true), &OptIn::default());
-        let decision = world.decide(NAME);
+        let decision = world.decide(NAME, US);
         assert_eq!((names(&decision.remove), decision.make), (vec![NAME], None));
         world.lose_migration(NAME);
-        assert_eq!(world.decide(NAME).make.as_deref(), Some("b"));
+        assert_eq!(world.decide(NAME, US).make.as_deref(), Some("b"));
     }
 
     #[test]
@@ -286,7 +334,7 @@ mod tests {
         let mut world = World::default();
         world.see_migration(&migration("younger", 2));
         world.see_migration(&migration("older", 1));
-        let decision = world.decide(NAME);
+        let decision = world.decide(NAME, US);
         assert_eq!(decision.active.map(|m| m.name).as_deref(), Some("older"));
         assert_eq!(names(&decision.duplicates), ["younger"]);
     }
@@ -296,18 +344,18 @@ mod tests {
         let mut world = World::default();
         world.see_migration(&migration("by-hand", 1));
         world.see_crd(&crd("a", 1, true), &OptIn::default());
-        assert_eq!(world.decide(NAME).make, None);
+        assert_eq!(world.decide(NAME, US).make, None);
     }
 
     #[test]
     fn our_own_status_writes_are_no_news() {
         let mut world = World::default();
         let mut sm = migration("m", 1);
-        assert!(world.see_migration(&sm).is_some());
+        assert_eq!(world.see_migration(&sm), [NAME]);
         sm.status = Some(StorageMigrationStatus::default());
-        assert!(world.see_migration(&sm).is_none());
+        assert!(world.see_migration(&sm).is_empty());
         sm.metadata.generation = Some(2);
-        assert!(world.see_migration(&sm).is_some());
+        assert_eq!(world.see_migration(&sm), [NAME]);
     }
 
     #[test]

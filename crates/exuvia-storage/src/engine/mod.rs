@@ -43,15 +43,13 @@ pub enum Activity {
 
 /// Migrates one CRD's objects. It can be dropped and made anew at any time: all that matters is in the cluster.
 pub struct Engine {
-    config: Config,
     client: Client,
     writer: Writer,
     name: String,
     options: Options,
     suspended: bool,
     control: Control,
-    /// Found when they are first asked: most CRDs are clean, and then nobody needs to be.
-    servers: Option<Servers>,
+    servers: Servers,
     pass: Option<Pass>,
     definition: Option<Arc<Definition>>,
     /// When R0 was taken, as far as this process knows.
@@ -111,14 +109,13 @@ impl Engine {
             ..Report::default()
         };
         Self {
-            config: config.clone(),
             client,
             writer,
             name,
+            servers: Servers::new(config, &options.api_servers),
             options,
             suspended: false,
             control: Control::new(),
-            servers: None,
             pass: None,
             definition: None,
             r0_at: None,
@@ -169,6 +166,11 @@ impl Engine {
     /// What is to be kept, for [`resume`](Self::resume).
     pub fn pass(&self) -> Option<&Pass> {
         self.pass.as_ref()
+    }
+
+    /// The CRD as it was last read.
+    pub(crate) fn observed(&self) -> Option<&Definition> {
+        self.definition.as_deref()
     }
 
     /// What was done so far.
@@ -253,12 +255,10 @@ impl Engine {
                 .as_ref()
                 .is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed);
             if preflown {
-                let servers = match &mut self.servers {
-                    Some(servers) => servers,
-                    none => none
-                        .insert(Servers::find(&self.config, &self.client, &self.options.api_servers).await?),
-                };
-                settled = servers.look(definition, self.options.settle).await;
+                settled = self
+                    .servers
+                    .look(&self.client, definition, self.options.settle)
+                    .await?;
             }
         }
         if let (Some(since), Settled::Yes { .. }) = (self.unsettled_at, &settled)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Activity, Advance, Engine};
 use crate::Error;
 use crate::protocol::{self, Hold, Step};
-use crate::report::{End, Report};
+use crate::report::{End, Report, objects};
 
 impl Engine {
     /// Steps until the trim is made or something stands in the way. The patrol is not waited for: see
@@ -98,14 +98,14 @@ impl Engine {
                     .to_owned()
             }
             Hold::ServerBehind(names) => format!(
-                "these API servers do not show the new storage version: {}",
+                "these API servers do not show the new storage version, or do not answer: {}",
                 names.join(", ")
             ),
             Hold::Failures(count) if self.pass.as_ref().is_some_and(|pass| pass.trimmed) => {
-                format!("{count} objects could not be looked at once more after the trim")
+                format!("{} could not be looked at once more after the trim", objects(*count))
             }
             Hold::Failures(count) => {
-                format!("{count} objects could not be migrated; nothing was trimmed")
+                format!("{} could not be migrated; nothing was trimmed", objects(*count))
             }
         }
     }

@@ -318,7 +318,12 @@ impl Engine {
         let Some(crd) = crds.get_opt(&self.name).await? else {
             return Ok(false);
         };
-        if Definition::read(&crd).crd != definition.crd {
+        let now = Definition::read(&crd);
+        // Labels and annotations, too: whoever asked us to stop by one of them shall not find the CRD trimmed.
+        let is_same = now.crd == definition.crd
+            && now.labels == definition.labels
+            && now.annotations == definition.annotations;
+        if !is_same {
             return Ok(false);
         }
         let written = writer

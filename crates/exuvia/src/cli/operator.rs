@@ -148,6 +148,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
 
     let version = env!("CARGO_PKG_VERSION");
+    let namespace = args.lease_namespace.as_ref().unwrap_or(&config.default_namespace);
     let identity = identity(args.pod_name.as_deref());
     let metrics = Metrics::new(version);
     let health = Health::new();
@@ -163,6 +164,8 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     let writer = ungated.clone().gate(claim.gate());
     // Of the writer that has the gate: its clients ask it again at the socket.
     let client = writer.connect(config.clone())?;
+    // Connections of its own: a renewal must not wait for one that a sweep has left for dead.
+    let leasing = ungated.connect(config.clone())?;
     let events = Events::new(client.clone(), writer.clone(), identity.clone());
 
     let mut runtime = Runtime::new(
@@ -183,7 +186,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             writer,
             events,
             metrics.clone(),
-            storage_settings(args),
+            storage_settings(args, format!("{namespace}/{}", args.lease_name)),
         ));
     }
     tracing::info!(
@@ -205,15 +208,12 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     }));
     let electing = args.leader_elect.then(|| {
         let settings = LeaseSettings {
-            namespace: args
-                .lease_namespace
-                .clone()
-                .unwrap_or_else(|| config.default_namespace.clone()),
+            namespace: namespace.clone(),
             name: args.lease_name.clone(),
             identity,
             duration: args.lease_duration,
         };
-        tokio::spawn(elect(client, ungated, settings, claim, async move {
+        tokio::spawn(elect(leasing, ungated, settings, claim, async move {
             let _ = may_release.wait_for(|ended| *ended).await;
         }))
     });
@@ -234,13 +234,14 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     Ok(())
 }
 
-fn storage_settings(args: &OperatorArgs) -> ControllerSettings {
+fn storage_settings(args: &OperatorArgs, operator: String) -> ControllerSettings {
     ControllerSettings {
         opt_in: OptIn {
             label: args.opt_in_label.clone(),
             groups: args.groups.clone(),
             crds: args.crds.clone(),
         },
+        operator,
         defaults: Options {
             settle: args.settle,
             api_servers: args.api_servers.clone(),

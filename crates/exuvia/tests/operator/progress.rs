@@ -156,7 +156,7 @@ async fn assert_columns(kubeconfig: PathBuf, resource: &str) {
         "RESOURCE",
         "PHASE",
         "TOTAL",
-        "REWRITTEN",
+        "DONE",
         "FAILED",
         "DROPPABLE",
         "AGE",
