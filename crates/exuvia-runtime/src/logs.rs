@@ -34,7 +34,9 @@ pub struct LogLevel {
 /// Sends the log of this process to standard error. Once, at the beginning of `main`.
 pub fn start_logging(format: LogFormat, level: &str) -> Result<LogLevel, Error> {
     let (filter, log_level) = LogLevel::new(level)?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false); // it would say so on the same stderr, and panic if nobody reads that
     let lines = match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),

@@ -65,6 +65,7 @@ pub struct ControllerSettings {
 pub struct StorageController {
     config: Config,
     client: Client,
+    watching: Client,
     writer: Writer,
     events: Events,
     metrics: Metrics,
@@ -102,11 +103,13 @@ impl<E: Into<Error>> From<E> for ReconcileError {
 }
 
 impl StorageController {
-    /// A controller. `config` is what `client` was made from: API servers are asked one by one with it. `writer` should
-    /// have the gate of a leader election.
+    /// A controller. `config` is what the clients were made from: API servers are asked one by one with it. `watching` is for
+    /// watches, which may be silent for longer than an answer should take. `writer` should have the gate of a leader
+    /// election.
     pub fn new(
         config: Config,
         client: Client,
+        watching: Client,
         writer: Writer,
         events: Events,
         metrics: Metrics,
@@ -116,6 +119,7 @@ impl StorageController {
             own_metrics: StorageMetrics::register(&metrics),
             config,
             client,
+            watching,
             writer,
             events,
             metrics,
@@ -143,7 +147,7 @@ impl StorageController {
 
     /// Watches CRDs, nothing but their metadata.
     async fn watch_crds(&self, queue: &Queue, on_sync: impl Fn() + Send + Sync) {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(self.watching.clone());
         let config = ListParams::default().limit(PAGE);
         // Names that were known when a list began and have not been seen since.
         let mut missing = BTreeSet::new();
@@ -183,7 +187,7 @@ impl StorageController {
         let config = ListParams::default().limit(PAGE);
         let mut missing = BTreeSet::new();
         follow(
-            self.migrations(),
+            Api::<StorageMigration>::all(self.watching.clone()),
             config,
             &self.metrics,
             "storagemigrations",

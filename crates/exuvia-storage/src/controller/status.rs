@@ -358,6 +358,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_done_for_an_older_spec_is_not_called_observed_for_a_newer_one() {
+        let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+        migration.metadata.generation = Some(2);
+        News::of(Phase::Migrated, "", None).tell(&mut migration, Some(1));
+        let status = migration.status.unwrap();
+        assert_eq!(status.observed_generation, Some(1));
+        let conditions = status.conditions.iter();
+        assert!(
+            conditions
+                .map(|condition| condition.observed_generation)
+                .all(|of| of == Some(1))
+        );
+    }
+
+    #[test]
+    fn a_version_that_is_stored_again_is_not_droppable() {
+        let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+        migration.status.get_or_insert_default().droppable_versions = Some(vec!["v1alpha1".into()]);
+        let news = News {
+            stored_after: vec!["v1alpha1".into(), "v1".into()],
+            ..News::of(Phase::Suspended, "", None)
+        };
+        news.tell(&mut migration, Some(1));
+        assert_eq!(migration.status.unwrap().droppable_versions, Some(Vec::new()));
+    }
+
+    #[test]
     fn times_are_kept_upwards_to_the_second() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         assert_eq!(

@@ -124,6 +124,10 @@ fn pause(text: &str) -> anyhow::Result<Duration> {
     Ok(given)
 }
 
+/// A connection on which an answer takes longer is dead: the API server itself gives up after a minute. A watch may be
+/// silent for longer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(65);
+
 /// Runs until a signal says to stop.
 pub(super) fn run(args: &OperatorArgs) -> anyhow::Result<ExitCode> {
     let format = match args.log_format {
@@ -163,13 +167,16 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         .observe(metrics.observe_writes());
     let writer = ungated.clone().gate(claim.gate());
     // Of the writer that has the gate: its clients ask it again at the socket.
-    let client = writer.connect(config.clone())?;
+    let watching = writer.connect(config.clone())?;
+    let mut answering = config.clone();
+    answering.read_timeout = Some(ANSWER_WITHIN);
+    let client = writer.connect(answering)?;
     // Connections of its own: a renewal must not wait for one that a sweep has left for dead.
     let leasing = ungated.connect(config.clone())?;
     let events = Events::new(client.clone(), writer.clone(), identity.clone());
 
     let mut runtime = Runtime::new(
-        client.clone(),
+        watching.clone(),
         claim.clone(),
         health.clone(),
         &metrics,
@@ -182,7 +189,8 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     if args.enable_storage_migration {
         runtime.add(StorageController::new(
             config.clone(),
-            client.clone(),
+            client,
+            watching,
             writer,
             events,
             metrics.clone(),

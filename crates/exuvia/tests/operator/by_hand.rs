@@ -47,6 +47,7 @@ async fn a_resource_that_is_not_there_yet_is_taken_up_when_it_comes_label_or_not
     let widgets = Widgets::in_group("absent.example.com");
     by_hand(&client, "early", spec_of(&widgets, json!({}))).await;
     let status = stalled_for(&client, "early", "NoSuchResource").await;
+    assert_eq!(warnings(&client, "early").await, ["NoSuchResource"]);
     let (_, _, message) = condition(&status, "Stalled");
     assert!(message.contains(&widgets.crd_name()), "{message}");
 
@@ -293,4 +294,30 @@ async fn a_spec_that_is_applied_again_unchanged_starts_nothing() {
         object_writes(&shared.control_plane, SHARED_USER, widgets.group()).len(),
         writes
     );
+}
+
+#[tokio::test]
+async fn an_api_server_that_was_named_and_does_not_answer_is_named_and_holds_the_migration() {
+    let shared = shared().await;
+    let client = shared.control_plane.client().unwrap();
+    let widgets = flipped(&client, "unanswered.example.com", 2, false).await;
+    let servers = json!({"apiServers": ["https://127.0.0.1:1"]});
+    by_hand(&client, "unanswered", spec_of(&widgets, servers)).await;
+    let status = stalled_for(&client, "unanswered", "ServerBehind").await;
+    let (.., message) = condition(&status, "Stalled");
+    assert!(message.contains("127.0.0.1:1"), "{message}");
+    assert_eq!(stored_versions(&client, &widgets).await, ["v1alpha1", "v1"]);
+    change_spec(&client, "unanswered", json!({"apiServers": []})).await;
+    in_phase(&client, "unanswered", Phase::Migrated).await;
+}
+
+#[tokio::test]
+async fn what_is_not_stored_cannot_be_migrated() {
+    let shared = shared().await;
+    let client = shared.control_plane.client().unwrap();
+    let reviews = serde_json::from_value(json!({"resource": "tokenreviews.authentication.k8s.io"})).unwrap();
+    by_hand(&client, "reviews", reviews).await;
+    let status = stalled_for(&client, "reviews", "InvalidSpec").await;
+    let (.., message) = condition(&status, "Stalled");
+    assert!(message.contains("cannot be listed and patched"), "{message}");
 }

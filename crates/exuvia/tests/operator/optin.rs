@@ -1,6 +1,9 @@
 //! Who takes part: label, groups, names, the exclusion, and whose `StorageMigration` is whose.
 
-use exuvia_api::{EXCLUDE_ANNOTATION, MADE_BY_LABEL, OPT_IN_LABEL, Phase, StorageMigration};
+use exuvia_api::{
+    EXCLUDE_ANNOTATION, MADE_BY_LABEL, OPERATOR_ANNOTATION, OPT_IN_LABEL, Phase, StorageMigration,
+};
+use exuvia_testenv::proxy::Match;
 use exuvia_testenv::{ControlPlane, Widgets};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::DeleteParams;
@@ -8,6 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::harness::*;
+use crate::oracle::Stop;
 
 async fn migration_of(client: &Client, widgets: &Widgets) -> Option<StorageMigration> {
     let migrations: Api<StorageMigration> = Api::all(client.clone());
@@ -48,7 +52,14 @@ async fn label_and_group_decide_together() {
     }
 
     let made = migration_of(&client, &inside).await.unwrap();
-    assert_eq!(made.labels()[MADE_BY_LABEL], "operator");
+    assert_eq!(
+        *made.labels(),
+        [(MADE_BY_LABEL.to_owned(), "operator".to_owned())].into()
+    );
+    assert_eq!(
+        *made.annotations(),
+        [(OPERATOR_ANNOTATION.to_owned(), "default/exuvia".to_owned())].into()
+    );
     assert_eq!(made.spec, spec_of(&inside, json!({})));
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let crd = crds.get(&inside.crd_name()).await.unwrap();
@@ -70,7 +81,7 @@ async fn label_and_group_decide_together() {
 }
 
 #[tokio::test]
-async fn an_exclusion_with_a_reason_wins_over_the_label_also_when_it_comes_later() {
+async fn an_exclusion_wins_over_the_label_also_when_it_comes_later() {
     let shared = shared().await;
     let client = shared.control_plane.client().unwrap();
     let exclude = |reason: Option<&str>| json!({"metadata": {"annotations": {EXCLUDE_ANNOTATION: reason}}});
@@ -82,10 +93,12 @@ async fn an_exclusion_with_a_reason_wins_over_the_label_also_when_it_comes_later
     )
     .await;
     label(&client, &excluded, Some("true")).await;
+    // Without a reason, too: lint complains, but a switch that is off is off.
+    let silently = flipped(&client, "silently.example.com", 2, false).await;
+    merge_crd(&client, &silently, exclude(Some(""))).await;
+    label(&client, &silently, Some("true")).await;
 
     let later = flipped(&client, "later.example.com", 2, true).await;
-    // An exclusion without a reason is none.
-    merge_crd(&client, &later, exclude(Some(" "))).await;
     in_phase(&client, &later.crd_name(), Phase::Migrated).await;
     merge_crd(&client, &later, exclude(Some("another tool looks after it"))).await;
     until("its migration goes", async || {
@@ -99,6 +112,7 @@ async fn an_exclusion_with_a_reason_wins_over_the_label_also_when_it_comes_later
     let last = flipped(&client, "last.example.com", 2, true).await;
     in_phase(&client, &last.crd_name(), Phase::Migrated).await;
     assert_untouched(&shared.control_plane, &client, SHARED_USER, &excluded).await;
+    assert_untouched(&shared.control_plane, &client, SHARED_USER, &silently).await;
     assert!(migration_of(&client, &later).await.is_none());
     assert_eq!(
         object_writes(&shared.control_plane, SHARED_USER, later.group()).len(),
@@ -187,4 +201,61 @@ async fn a_vendors_own_label_and_a_list_of_names_take_the_place_of_ours_and_of_g
         migration_of(&client, &theirs).await.is_none().then_some(())
     })
     .await;
+}
+
+/// Two that removed each other's migrations would never come to an end.
+#[tokio::test]
+async fn two_operators_with_groups_of_their_own_leave_each_others_migrations_alone() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let admin = control_plane.admin();
+    let one = Operator::start(&control_plane, admin, "one", &["--lease-name=one"]);
+    let other = ["--lease-name=two", "--groups=example.org"];
+    let two = Operator::start(&control_plane, admin, "two", &other);
+    let first = [
+        flipped(&client, "first.example.com", 2, true).await,
+        flipped(&client, "first.example.org", 2, true).await,
+    ];
+    let uids = async || {
+        let mut uids = Vec::new();
+        for widgets in &first {
+            in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+            uids.push(migration_of(&client, widgets).await.and_then(|made| made.uid()));
+        }
+        uids
+    };
+    let made = uids().await;
+    // When these are done, each has seen the other's.
+    for group in ["second.example.com", "second.example.org"] {
+        let second = flipped(&client, group, 2, true).await;
+        in_phase(&client, &second.crd_name(), Phase::Migrated).await;
+    }
+    assert_eq!(uids().await, made);
+    for operator in [one, two] {
+        assert!(!operator.log().contains("removed"), "{}", operator.log());
+    }
+}
+
+#[tokio::test]
+async fn a_label_that_is_taken_off_right_before_the_trim_keeps_it_from_being_made() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let widgets = flipped(&client, "lastminute.example.com", 3, true).await;
+    let proxy = control_plane.proxy().await.unwrap();
+    let told = Match::any()
+        .resource("storagemigrations")
+        .object("", widgets.crd_name());
+    let stop = Stop::once_stored(&proxy, told, |request| {
+        String::from_utf8_lossy(&request.body).contains(r#""phase":"Trimming""#)
+    });
+    let access = through(control_plane.admin(), &proxy.url());
+    let _operator = Operator::start(&control_plane, &access, "late", &["--lease-duration=30s"]);
+    stop.reached().await;
+    label(&client, &widgets, None).await;
+    stop.go();
+    until("its migration goes", async || {
+        migration_of(&client, &widgets).await.is_none().then_some(())
+    })
+    .await;
+    assert_eq!(stored_versions(&client, &widgets).await, ["v1alpha1", "v1"]);
 }

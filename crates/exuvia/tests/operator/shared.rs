@@ -103,6 +103,13 @@ pub(crate) async fn events_about(client: &Client, name: &str) -> Vec<Event> {
     all.into_iter().filter(about).collect()
 }
 
+/// The reasons of the warnings about an object of this name.
+pub(crate) async fn warnings(client: &Client, name: &str) -> Vec<String> {
+    let events = events_about(client, name).await.into_iter();
+    let warnings = events.filter(|event| event.type_.as_deref() == Some("Warning"));
+    warnings.filter_map(|event| event.reason).collect()
+}
+
 /// None of these is larger than 1 KiB as it was sent: what the server adds to it does not count.
 pub(crate) fn assert_small(events: Vec<Event>) {
     assert!(!events.is_empty());

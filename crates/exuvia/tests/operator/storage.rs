@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{Phase, StorageMigration};
+use exuvia_api::{Phase, StorageMigration, StorageMigrationStatus};
 use exuvia_testenv::{AuditEvent, Widgets};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -191,6 +191,7 @@ async fn of_two_for_one_resource_the_older_works_and_the_younger_says_so_and_tak
     let fast = spec_of(&widgets, json!({"qps": 1000}));
     by_hand(&client, "twice-a-younger", fast).await;
     let younger = stalled_for(&client, "twice-a-younger", "Duplicate").await;
+    assert_eq!(warnings(&client, "twice-a-younger").await, ["Duplicate"]);
     let (_, _, message) = condition(&younger, "Stalled");
     assert!(message.contains("twice-older"), "{message}");
     assert_eq!(condition(&younger, "Ready").0, "False");
@@ -257,4 +258,31 @@ async fn a_field_that_would_be_pruned_stalls_it_by_name_until_that_is_accepted()
     assert_eq!(stored_versions(&client, &widgets).await, ["v1"]);
     let withdrawn = |metrics: &str| !shown(metrics);
     shared.operator.metrics_when("that it is not", withdrawn).await;
+}
+
+/// As when a CA bundle is renewed: a new pass begins, and finds everything clean.
+#[tokio::test]
+async fn a_crd_that_changes_between_trim_and_patrol_is_patrolled_all_the_same() {
+    let shared = shared().await;
+    let client = shared.control_plane.client().unwrap();
+    let widgets = flipped(&client, "owed.example.com", 3, false).await;
+    by_hand(&client, "owed", spec_of(&widgets, json!({"settle": "3s"}))).await;
+    let trimmed = in_phase(&client, "owed", Phase::Patrolling).await;
+    let generation = |status: &StorageMigrationStatus| status.observed.as_ref().map(|crd| crd.generation);
+    merge_crd(
+        &client,
+        &widgets,
+        json!({"spec": {"names": {"shortNames": ["wi"]}}}),
+    )
+    .await;
+    let status = status_when(&client, "owed", "migrated anew", |status| {
+        status.phase == Some(Phase::Migrated) && generation(status) > generation(&trimmed)
+    })
+    .await;
+    assert!(status.trimmed_at > trimmed.trimmed_at);
+    let pass = status.pass.unwrap();
+    assert!(
+        pass.patrol_owed && pass.verified_in_full && pass.patrolled,
+        "{pass:?}"
+    );
 }
