@@ -136,6 +136,21 @@ fn an_unknown_kubernetes_version_is_one_sentence() {
 }
 
 #[test]
+fn what_is_no_api_server_is_refused_before_anything_is_done() {
+    for command in [&["operator"][..], &["storage", "migrate", "--all"]] {
+        for url in ["foo", "https://x:notaport"] {
+            let output = exuvia(&[command, &["--apiserver", url]].concat())
+                .output()
+                .unwrap();
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{error}");
+            let wanted = format!("{url:?} is no URL of an API server: write https://host:port");
+            assert!(error.contains(&wanted), "{error}");
+        }
+    }
+}
+
+#[test]
 fn version_help_and_completions() {
     let version = exuvia(&["version"]).output().unwrap();
     assert_eq!(

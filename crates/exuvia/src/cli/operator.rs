@@ -15,8 +15,8 @@ use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::{crd, duration, group};
 use super::cluster;
+use super::values::{api_server, crd, duration, group};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
@@ -51,6 +51,7 @@ pub struct OperatorArgs {
         long = "apiserver",
         env = "EXUVIA_APISERVERS",
         value_delimiter = ',',
+        value_parser = api_server,
         value_name = "URL"
     )]
     pub api_servers: Vec<http::Uri>,
