@@ -151,6 +151,24 @@ fn what_is_no_api_server_is_refused_before_anything_is_done() {
 }
 
 #[test]
+fn nobody_has_to_listen_to_what_it_says() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let lint = ["storage", "lint", "/nonexistent"];
+    for (args, code) in [
+        (&lint[..], 1),
+        (&["plan", "--kubeconfig", "/nonexistent", "-vv"], 1),
+        (&["completions", "bash"], 0),
+    ] {
+        let status = exuvia(args).stdout(closed()).stderr(closed()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
 fn version_help_and_completions() {
     let version = exuvia(&["version"]).output().unwrap();
     assert_eq!(

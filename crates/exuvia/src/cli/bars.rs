@@ -9,6 +9,8 @@ use exuvia_sweep::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 
+use super::output::remark;
+
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
 pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -32,7 +34,7 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
             };
             let mut last = last_stage.lock().unwrap_or_else(PoisonError::into_inner);
             if *last != stage {
-                eprintln!("{name}: {stage}");
+                remark(&format!("{name}: {stage}"));
                 *last = stage;
             }
             return;

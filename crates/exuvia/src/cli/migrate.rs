@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::args::MigrateArgs;
 use super::bars::show;
 use super::cluster::Cluster;
-use super::output::count;
+use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
 
 /// What is to be migrated.
@@ -49,7 +49,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let on_interrupt = control.clone();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("stopping: objects in work are finished, nothing is trimmed");
+            remark("stopping: objects in work are finished, nothing is trimmed");
             on_interrupt.cancel();
         }
     });
