@@ -87,7 +87,7 @@ fn sentence(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let kube = cause.downcast_ref::<kube::Error>();
         let own = match kube {
-            Some(kube::Error::Api(status)) => status.message.clone(),
+            Some(kube::Error::Api(status)) => cluster::answer(status),
             _ => cause.to_string(),
         };
         if !text.contains(&own) {
