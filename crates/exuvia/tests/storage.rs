@@ -283,6 +283,16 @@ async fn bad_input_is_one_sentence_and_a_code() {
     assert!(text(&lint.stdout).contains("is the path right?"));
 }
 
+#[tokio::test]
+async fn a_version_that_the_crd_does_not_have_is_not_shed() {
+    let crd = flipped("shed.example.com", 1).await.crd_name();
+    let refused = migrate(&[&crd, "--shed", "v1alpha1", "--shed", "v9"]).await;
+    let error = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    let wanted = format!("{crd} has no version v9 to shed: it has v1alpha1, v1");
+    assert!(error.contains(&wanted), "{error}");
+}
+
 /// The plural alone would go past every safeguard that a CRD needs.
 #[tokio::test]
 async fn a_crd_goes_by_its_full_name() {
