@@ -191,6 +191,17 @@ fn a_kubeconfig_that_leads_nowhere_is_one_sentence() {
 }
 
 #[test]
+fn a_settle_time_of_zero_is_warned_of() {
+    for command in [&["operator"][..], &["storage", "migrate", "--all"]] {
+        for (settle, warned) in [("0s", true), ("1s", false)] {
+            let args = ["--settle", settle, "--kubeconfig", "/nonexistent"];
+            let said = text(&exuvia(&[command, &args].concat()).output().unwrap().stderr);
+            assert_eq!(said.contains("nothing is waited for"), warned, "{said}");
+        }
+    }
+}
+
+#[test]
 fn a_server_that_is_none_or_turns_us_away_is_one_short_sentence() {
     let page = format!("<html>\n<body>{}</body>\n</html>", "welcome ".repeat(500));
     let unauthorized = json!({

@@ -18,6 +18,7 @@ use super::cluster::Cluster;
 use super::droppable::versions;
 use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
+use super::values::NO_SETTLE;
 
 /// What is to be migrated.
 enum Target {
@@ -35,6 +36,9 @@ pub(super) struct Summary {
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    if args.settle.is_zero() && !args.dry_run {
+        remark(&format!("warning: {NO_SETTLE}"));
+    }
     let cluster = Cluster::connect(&args.cluster).await?;
     let targets = targets(&cluster, args).await?;
     refuse_unknown_versions(&targets, &args.shed)?;

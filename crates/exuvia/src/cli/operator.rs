@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::cluster;
-use super::values::{api_server, crd, duration, group};
+use super::values::{NO_SETTLE, api_server, crd, duration, group};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
@@ -132,6 +132,9 @@ pub(super) fn run(args: &OperatorArgs) -> anyhow::Result<ExitCode> {
         LogFormatArg::Json => LogFormat::Json,
     };
     let log_level = start_logging(format, &args.log_level)?;
+    if args.settle.is_zero() {
+        tracing::warn!("{NO_SETTLE}");
+    }
     // Work is waiting for the API server: two threads are plenty, and each costs memory.
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

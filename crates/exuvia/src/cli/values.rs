@@ -3,6 +3,10 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+/// What is to be said of a settle time of zero.
+pub(super) const NO_SETTLE: &str = "nothing is waited for (--settle 0s): an API server that is behind may store objects at \
+                                    the old version, unnoticed until a patrol";
+
 /// A group's name. An empty one would stand for nothing, and nothing would be migrated without a word.
 pub(super) fn group(text: &str) -> Result<String, &'static str> {
     let is_name = |text: &str| {
