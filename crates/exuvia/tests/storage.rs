@@ -88,6 +88,11 @@ async fn plan_migrate_droppable_tell_one_story() {
         "{said}"
     );
 
+    for flags in [&[][..], &["--ownership"]] {
+        let plan = [&["plan", "--groups", "story.example.com", "-o", "json"], flags].concat();
+        let next = format!("exuvia storage droppable {crd} v1alpha1");
+        assert_eq!(json_of(&admin(&plan).await)[0]["next"], next, "{flags:?}");
+    }
     let yes = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     assert_eq!(yes.status.code(), Some(0), "{}", text(&yes.stdout));
     let status = json_of(&admin(&["storage", "status", &crd, "-o", "json"]).await);
