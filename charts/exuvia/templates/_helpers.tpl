@@ -39,6 +39,29 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- /* As key=value: a key alone stands for the value true, as for the flag. */}}
+{{- define "exuvia.optInLabel" -}}
+{{- contains "=" .Values.optInLabel | ternary .Values.optInLabel (printf "%s=true" .Values.optInLabel) }}
+{{- end }}
+
+{{- /* What the schema cannot say in words that help. */}}
+{{- define "exuvia.check" -}}
+{{- $_ := include "exuvia.managed" . }}
+{{- if and (not .Values.leaderElection.enabled) (gt (int64 .Values.replicas) 1) }}
+{{- fail (printf "leaderElection.enabled is false, so each of %d replicas would write: set replicas to 1" (int64 .Values.replicas)) }}
+{{- end }}
+{{- $level := .Values.log.level | trim }}
+{{- if not (or (contains "=" $level) (contains "," $level) (has (lower $level) (list "off" "error" "warn" "info" "debug" "trace"))) }}
+{{- fail (printf "log.level: %q is no level: use error, warn, info, debug, trace, or directives such as info,exuvia_storage=debug" $level) }}
+{{- end }}
+{{- $grace := .Values.shutdownGrace }}
+{{- $milliseconds := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 }}
+{{- $graceMilliseconds := mul (regexFind "^[0-9]+" $grace | int64) (get $milliseconds (regexFind "[a-z]+$" $grace)) }}
+{{- if gt $graceMilliseconds (mul (int64 .Values.terminationGracePeriodSeconds) 1000) }}
+{{- fail (printf "shutdownGrace is %s, but the pod is killed after %d s: make terminationGracePeriodSeconds longer than that" $grace (int64 .Values.terminationGracePeriodSeconds)) }}
+{{- end }}
+{{- end }}
+
 {{- /* What the operator manages, as JSON: CRDs by name, and groups of which any CRD may be. Of exuvia.dev all CRDs are
 known, so that group needs no wildcard. */}}
 {{- define "exuvia.managed" -}}
@@ -47,9 +70,19 @@ known, so that group needs no wildcard. */}}
 {{- end }}
 {{- $crds := list }}
 {{- $groups := list }}
+{{- $name := "[a-z0-9]([-a-z0-9]*[a-z0-9])?" }}
+{{- range .Values.groups }}
+{{- if not (or (eq . "*") (regexMatch (printf "^%s(\\.%s)*$" $name $name) .)) }}
+{{- fail (printf "groups: %q is no API group: name one, such as example.com, or \"*\" for all" .) }}
+{{- end }}
+{{- end }}
 {{- if .Values.crds }}
 {{- range .Values.crds }}
-{{- $crds = append $crds (kindIs "string" . | ternary . (get (kindIs "map" . | ternary . dict) "name")) }}
+{{- $crd := kindIs "string" . | ternary . (get (kindIs "map" . | ternary . dict) "name") }}
+{{- if not (regexMatch (printf "^[a-z]([-a-z0-9]*[a-z0-9])?(\\.%s){2,}$" $name) $crd) }}
+{{- fail (printf "crds: %q is no CRD: write its full name, such as widgets.example.com" $crd) }}
+{{- end }}
+{{- $crds = append $crds $crd }}
 {{- end }}
 {{- else if has "*" .Values.groups }}
 {{- $groups = list "*" }}

@@ -7,6 +7,8 @@ use std::time::Duration;
 use exuvia_testenv::assets::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::cli::remark;
+
 /// A bar for each binary that Go builds; lines where there is no terminal.
 pub fn on_terminal() -> impl Fn(Progress<'_>) + Send + Sync + 'static {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -16,14 +18,18 @@ pub fn on_terminal() -> impl Fn(Progress<'_>) + Send + Sync + 'static {
     move |progress| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         match progress {
-            Progress::Waiting { binary } => eprintln!("  waiting for another process that builds {binary}"),
+            Progress::Waiting { binary } => {
+                remark(&format!("  waiting for another process that builds {binary}"));
+            }
             Progress::Started {
                 binary,
                 version,
                 packages,
             } => {
                 if !std::io::stderr().is_terminal() {
-                    eprintln!("  building {binary} {version} with go, once ({packages} packages)");
+                    remark(&format!(
+                        "  building {binary} {version} with go, once ({packages} packages)"
+                    ));
                 }
                 let new = ProgressBar::new(packages as u64).with_style(style.clone());
                 new.set_message(format!("{binary} {version}"));

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tempfile::NamedTempFile;
 
 fn exuvia(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
@@ -133,6 +135,126 @@ fn an_unknown_kubernetes_version_is_one_sentence() {
         .output()
         .unwrap();
     assert_one_sentence(&output, &["Kubernetes 1.12", "1.37 or 1.34"]);
+}
+
+#[test]
+fn what_is_no_api_server_is_refused_before_anything_is_done() {
+    for command in [&["operator"][..], &["storage", "migrate", "--all"]] {
+        for url in ["foo", "https://x:notaport"] {
+            let output = exuvia(&[command, &["--apiserver", url]].concat())
+                .output()
+                .unwrap();
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{error}");
+            let wanted = format!("{url:?} is no URL of an API server: write https://host:port");
+            assert!(error.contains(&wanted), "{error}");
+        }
+    }
+}
+
+#[test]
+fn nobody_has_to_listen_to_what_it_says() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let lint = ["storage", "lint", "/nonexistent"];
+    for (args, code) in [
+        (&lint[..], 1),
+        (&["plan", "--kubeconfig", "/nonexistent", "-vv"], 1),
+        (&["completions", "bash"], 0),
+    ] {
+        let status = exuvia(args).stdout(closed()).stderr(closed()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
+fn a_kubeconfig_that_leads_nowhere_is_one_sentence() {
+    let plan = |args: &[&str]| exuvia(&[&["plan"], args].concat()).output().unwrap();
+    let missing = plan(&["--kubeconfig", "/nonexistent"]);
+    assert_one_sentence(
+        &missing,
+        &["cannot read the kubeconfig /nonexistent: No such file"],
+    );
+
+    let file = kubeconfig("https://127.0.0.1:1");
+    let path = file.path().to_str().unwrap();
+    let no_context = ["no context \"nope\": it has here, there"];
+    assert_one_sentence(&plan(&["--kubeconfig", path, "--context", "nope"]), &no_context);
+    let by_variable = exuvia(&["plan", "--context", "nope"])
+        .env("KUBECONFIG", path)
+        .output()
+        .unwrap();
+    assert_one_sentence(&by_variable, &no_context);
+}
+
+#[test]
+fn a_settle_time_of_zero_is_warned_of() {
+    for command in [&["operator"][..], &["storage", "migrate", "--all"]] {
+        for (settle, warned) in [("0s", true), ("1s", false)] {
+            let args = ["--settle", settle, "--kubeconfig", "/nonexistent"];
+            let said = text(&exuvia(&[command, &args].concat()).output().unwrap().stderr);
+            assert_eq!(said.contains("nothing is waited for"), warned, "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_none_or_turns_us_away_is_one_short_sentence() {
+    let page = format!("<html>\n<body>{}</body>\n</html>", "welcome ".repeat(500));
+    let unauthorized = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 401,
+        "reason": "Unauthorized", "message": "Unauthorized",
+    });
+    for (status, body, parts) in [
+        (
+            "200 OK",
+            page.clone(),
+            ["does not answer as a Kubernetes API does", "URL"],
+        ),
+        ("404 Not Found", page, ["HTTP 404, \"<html> <body>welcome", "URL"]),
+        (
+            "401 Unauthorized",
+            unauthorized.to_string(),
+            ["not accepted; log in again", "--context"],
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let file = kubeconfig(&format!("http://{}", listener.local_addr().unwrap()));
+        std::thread::spawn(move || answer_all(&listener, status, &body));
+        let path = file.path().to_str().unwrap();
+        let output = exuvia(&["plan", "--kubeconfig", path]).output().unwrap();
+        assert_one_sentence(&output, &parts);
+        assert!(output.stderr.len() < 400, "{}", text(&output.stderr));
+    }
+}
+
+/// Says the same to whoever asks, until the test ends.
+fn answer_all(listener: &TcpListener, status: &str, body: &str) {
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        let request = BufReader::new(stream.try_clone().unwrap());
+        let _ = request.lines().map_while(Result::ok).find(String::is_empty);
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all((head + body).as_bytes());
+    }
+}
+
+/// Two contexts, which lead to one server.
+fn kubeconfig(server: &str) -> NamedTempFile {
+    let context = |name: &str| json!({"name": name, "context": {"cluster": "one", "user": "me"}});
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "one", "cluster": {"server": server}}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [context("here"), context("there")],
+    });
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config.to_string()).unwrap();
+    file
 }
 
 #[test]

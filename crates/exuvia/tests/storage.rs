@@ -88,6 +88,11 @@ async fn plan_migrate_droppable_tell_one_story() {
         "{said}"
     );
 
+    for flags in [&[][..], &["--ownership"]] {
+        let plan = [&["plan", "--groups", "story.example.com", "-o", "json"], flags].concat();
+        let next = format!("exuvia storage droppable {crd} v1alpha1");
+        assert_eq!(json_of(&admin(&plan).await)[0]["next"], next, "{flags:?}");
+    }
     let yes = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     assert_eq!(yes.status.code(), Some(0), "{}", text(&yes.stdout));
     let status = json_of(&admin(&["storage", "status", &crd, "-o", "json"]).await);
@@ -281,6 +286,16 @@ async fn bad_input_is_one_sentence_and_a_code() {
     let lint = exuvia(admin, &["storage", "lint", nothing]).await;
     assert_eq!(lint.status.code(), Some(1));
     assert!(text(&lint.stdout).contains("is the path right?"));
+}
+
+#[tokio::test]
+async fn a_version_that_the_crd_does_not_have_is_not_shed() {
+    let crd = flipped("shed.example.com", 1).await.crd_name();
+    let refused = migrate(&[&crd, "--shed", "v1alpha1", "--shed", "v9"]).await;
+    let error = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    let wanted = format!("{crd} has no version v9 to shed: it has v1alpha1, v1");
+    assert!(error.contains(&wanted), "{error}");
 }
 
 /// The plural alone would go past every safeguard that a CRD needs.

@@ -9,6 +9,7 @@ use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
 use super::operator::OperatorArgs;
 use super::output::Format;
+use super::values::{api_server, duration, group};
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
 #[derive(Debug, Parser)]
@@ -281,7 +282,7 @@ pub struct MigrateArgs {
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub settle: Duration,
     /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
-    #[arg(long = "apiserver", value_name = "URL")]
+    #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
     pub api_servers: Vec<http::Uri>,
     /// How to verify
     #[arg(long, value_enum, default_value_t)]
@@ -354,29 +355,4 @@ impl From<ManagedFieldsArg> for ManagedFields {
             ManagedFieldsArg::Keep => Self::Keep,
         }
     }
-}
-
-/// A group's name. An empty one would stand for nothing, and nothing would be migrated without a word.
-pub(super) fn group(text: &str) -> Result<String, &'static str> {
-    let is_name = |text: &str| {
-        let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-        !text.is_empty() && text.chars().all(valid)
-    };
-    if text == "*" || is_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("not a group: name one, such as example.com, or \"*\" for all")
-    }
-}
-
-/// A CRD's name.
-pub(super) fn crd(text: &str) -> Result<String, &'static str> {
-    match text.split_once('.') {
-        Some((plural, of)) if !plural.is_empty() && of != "*" && group(of).is_ok() => Ok(text.to_owned()),
-        _ => Err("not a CRD: name one, such as widgets.example.com"),
-    }
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, exuvia_api::BadDuration> {
-    exuvia_api::parse_duration(text)
 }

@@ -9,10 +9,12 @@ use exuvia_sweep::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 
+use super::output::remark;
+
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
 pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
-    let last_stage = Mutex::new("");
+    let last_stage = Mutex::new(None);
     move |activity| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         if let Activity::Settling(left) = &activity
@@ -22,17 +24,11 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
             return;
         }
         if !std::io::stderr().is_terminal() {
-            let stage = match activity {
-                Activity::Preflight => "looking at objects, nothing is written yet",
-                Activity::Settling(_) => "waiting until no API server can be behind",
-                Activity::Rewriting(_) => "rewriting",
-                Activity::Verifying(_) => "verifying",
-                Activity::Trimming => "trimming storedVersions",
-                Activity::Patrolling(_) => "patrolling",
-            };
+            // A wait is told of again and again, with less time left; its first line is enough.
+            let stage = Some(std::mem::discriminant(&activity));
             let mut last = last_stage.lock().unwrap_or_else(PoisonError::into_inner);
             if *last != stage {
-                eprintln!("{name}: {stage}");
+                remark(&line(&name, &activity));
                 *last = stage;
             }
             return;
@@ -41,14 +37,26 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
             last.finish_and_clear();
         }
         *bar = Some(match activity {
-            Activity::Preflight => spinner(format!("{name}: looking at objects, nothing is written yet")),
-            Activity::Settling(left) => spinner(settling(&name, left)),
-            Activity::Trimming => spinner(format!("{name}: trimming storedVersions")),
+            Activity::Preflight | Activity::Settling(_) | Activity::Trimming => {
+                spinner(line(&name, &activity))
+            }
             Activity::Rewriting(progress) => follow(&name, "rewriting", progress),
             Activity::Verifying(progress) => follow(&name, "verifying", progress),
             Activity::Patrolling(progress) => follow(&name, "patrolling", progress),
         });
     }
+}
+
+fn line(name: &str, activity: &Activity) -> String {
+    let what = match activity {
+        Activity::Preflight => "looking at objects, nothing is written yet",
+        Activity::Settling(left) => return settling(name, *left),
+        Activity::Rewriting(_) => "rewriting",
+        Activity::Verifying(_) => "verifying",
+        Activity::Trimming => "trimming storedVersions",
+        Activity::Patrolling(_) => "patrolling",
+    };
+    format!("{name}: {what}")
 }
 
 fn settling(name: &str, left: Duration) -> String {

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail};
 use exuvia_write::Writer;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
 use kube::{Client, Config};
 
 use super::args::ClusterArgs;
@@ -23,30 +24,61 @@ pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> 
         ..KubeConfigOptions::default()
     };
     if let Some(path) = kubeconfig {
-        let kubeconfig = Kubeconfig::read_from(path)
-            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-        return Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .context("the kubeconfig cannot be used");
-    }
-    if context.is_some() {
-        return Config::from_kubeconfig(&options)
-            .await
-            .context("the kubeconfig cannot be used");
+        let read = Kubeconfig::read_from(path).map_err(|error| {
+            anyhow!(
+                "cannot read the kubeconfig {}: {}",
+                path.display(),
+                root_cause(&error)
+            )
+        })?;
+        return choose(read, &options).await;
     }
     // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
     if let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
-        let path = path.to_string_lossy().into_owned();
-        return Config::from_kubeconfig(&options).await.map_err(|error| {
+        let read = Kubeconfig::read().map_err(|error| {
             anyhow!(
-                "KUBECONFIG names {path}, which cannot be used: {}",
+                "KUBECONFIG names {}, which cannot be used: {}",
+                path.to_string_lossy(),
                 root_cause(&error)
             )
-        });
+        })?;
+        return choose(read, &options).await;
+    }
+    if context.is_some() {
+        let read = Kubeconfig::read().map_err(|error| {
+            anyhow!(
+                "--context is given, but ~/.kube/config cannot be read: {}",
+                root_cause(&error)
+            )
+        })?;
+        return choose(read, &options).await;
     }
     Config::infer().await.map_err(|_| {
         anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
     })
+}
+
+/// What the kubeconfig says of one context.
+async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::Result<Config> {
+    let wanted = options.context.as_ref().or(kubeconfig.current_context.as_ref());
+    if let Some(wanted) = wanted
+        && kubeconfig.contexts.iter().all(|context| context.name != *wanted)
+    {
+        let names: Vec<&str> = kubeconfig
+            .contexts
+            .iter()
+            .map(|context| context.name.as_str())
+            .collect();
+        let names = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        bail!("the kubeconfig has no context {wanted:?}: it has {names}");
+    }
+    Config::from_custom_kubeconfig(kubeconfig, options)
+        .await
+        .context("the kubeconfig cannot be used")
 }
 
 impl Cluster {
@@ -56,18 +88,14 @@ impl Cluster {
         let client = writer.connect(config.clone())?;
         // The one place that can say where it tried to go. What the answer is does not matter here.
         if let Err(error) = client.apiserver_version().await
-            && !matches!(error, kube::Error::Api(_))
+            && let Some(why) = unusable(&error)
         {
             let context = args
                 .context
                 .as_deref()
                 .map(|name| format!(" (context {name})"))
                 .unwrap_or_default();
-            bail!(
-                "the API server at {}{context} cannot be reached: {}; check the kubeconfig and the network",
-                config.cluster_url,
-                root_cause(&error)
-            );
+            bail!("the API server at {}{context} {why}", config.cluster_url);
         }
         Ok(Self {
             config,
@@ -75,6 +103,46 @@ impl Cluster {
             writer,
         })
     }
+}
+
+/// Why there is no Kubernetes API; `None` if there is one, whatever it says.
+fn unusable(error: &kube::Error) -> Option<String> {
+    match error {
+        kube::Error::Api(status) if is_foreign(status) => Some(format!(
+            "does not answer as a Kubernetes API does: {}; check the server's URL in the kubeconfig",
+            answer(status)
+        )),
+        kube::Error::Api(_) => None,
+        kube::Error::SerdeError(_) => Some(
+            "does not answer as a Kubernetes API does; check the server's URL in the kubeconfig".to_owned(),
+        ),
+        other => Some(format!(
+            "cannot be reached: {}; check the kubeconfig and the network",
+            root_cause(other)
+        )),
+    }
+}
+
+/// Whether the answer is text that no Kubernetes API writes, such as a proxy's page. The client marks it so.
+fn is_foreign(status: &Status) -> bool {
+    status.reason == "Failed to parse error data"
+}
+
+/// What the server said, with the way out where it names none. Of a page only the beginning.
+pub(super) fn answer(status: &Status) -> String {
+    let mut said = status.message.clone();
+    if is_foreign(status) {
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let line: String = words.join(" ").chars().take(80).collect();
+        said = format!("HTTP {}, {line:?}", status.code);
+    }
+    if status.code == 401 {
+        said.push_str(
+            ": the credentials of the kubeconfig's user are not accepted; log in again, or give another --kubeconfig or \
+             --context",
+        );
+    }
+    said
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

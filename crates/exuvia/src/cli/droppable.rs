@@ -244,7 +244,7 @@ async fn look(cluster: &Cluster, crd: &str) -> anyhow::Result<(Definition, Surve
     Ok((definition, survey))
 }
 
-fn versions(definition: &Definition) -> String {
+pub(super) fn versions(definition: &Definition) -> String {
     let names: Vec<&str> = definition
         .versions
         .iter()

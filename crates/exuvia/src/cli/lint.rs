@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use exuvia_storage::lint::{Input, Options, Outcome, lint};
 
 use super::args::LintArgs;
-use super::output::count;
+use super::output::{count, remark};
 
 pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let inputs: Vec<Input> = args.paths.iter().map(Input::from_argument).collect();
@@ -16,7 +16,7 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     };
     let report = lint(&inputs, &options)?;
     for note in &report.notes {
-        eprintln!("note: {note}");
+        remark(&format!("note: {note}"));
     }
     args.output.print(&report, || {
         let mut text = String::new();

@@ -15,8 +15,10 @@ use serde::Serialize;
 use super::args::MigrateArgs;
 use super::bars::show;
 use super::cluster::Cluster;
-use super::output::count;
+use super::droppable::versions;
+use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
+use super::values::NO_SETTLE;
 
 /// What is to be migrated.
 enum Target {
@@ -34,8 +36,12 @@ pub(super) struct Summary {
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    if args.settle.is_zero() && !args.dry_run {
+        remark(&format!("warning: {NO_SETTLE}"));
+    }
     let cluster = Cluster::connect(&args.cluster).await?;
     let targets = targets(&cluster, args).await?;
+    refuse_unknown_versions(&targets, &args.shed)?;
     let control = Control::new();
     // A writer that is answered 429 waits by itself; the sweep must learn of it at once, and send less.
     let brake = control.clone();
@@ -49,7 +55,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let on_interrupt = control.clone();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("stopping: objects in work are finished, nothing is trimmed");
+            remark("stopping: objects in work are finished, nothing is trimmed");
             on_interrupt.cancel();
         }
     });
@@ -171,6 +177,28 @@ async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Ta
         }
     }
     Ok(targets)
+}
+
+/// A misspelt version would be shed without a word, and the one that was meant would stay. Entries at a version that the
+/// CRD has no more need not be named: they are moved in any case.
+fn refuse_unknown_versions(targets: &[Target], shed: &[String]) -> anyhow::Result<()> {
+    let crds: Vec<&Definition> = targets
+        .iter()
+        .filter_map(|target| match target {
+            Target::Crd(definition) => Some(&**definition),
+            Target::BuiltIn(_) => None,
+        })
+        .collect();
+    let unknown = |version: &&String| crds.iter().all(|crd| crd.version(version).is_none());
+    match (shed.iter().find(unknown), crds.as_slice()) {
+        (None, _) => Ok(()),
+        (Some(version), [crd]) => bail!(
+            "{} has no version {version} to shed: it has {}",
+            crd.name,
+            versions(crd)
+        ),
+        (Some(version), _) => bail!("none of the CRDs to migrate has a version {version} to shed"),
+    }
 }
 
 /// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions to look after, and

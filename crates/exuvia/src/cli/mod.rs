@@ -12,6 +12,7 @@ mod operator;
 mod output;
 mod plan;
 mod rbac;
+mod values;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ use exuvia_storage::redact_uncut;
 pub use args::*;
 pub use operator::{LogFormatArg, OperatorArgs};
 pub use output::Format;
+pub(crate) use output::remark;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
@@ -35,8 +37,9 @@ pub fn run(cli: Cli) -> ExitCode {
             output::say(concat!("exuvia ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| ExitCode::SUCCESS)
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "exuvia", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "exuvia", &mut script);
+            output::say(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
         }
         Command::Demo(args) => demo::run(args),
         Command::Plan(args) => block_on(plan::run(&args)).map(|()| ExitCode::SUCCESS),
@@ -67,12 +70,13 @@ fn log_to_stderr(verbose: u8) {
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .log_internal_errors(false) // it would tell standard error that standard error is closed, and panic
         .with_writer(std::io::stderr);
     let _ = subscriber.try_init(); // somebody else's logging stays
 }
 
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
-    eprintln!("error: {}", sentence(error));
+    remark(&format!("error: {}", sentence(error)));
     ExitCode::from(code)
 }
 
@@ -83,7 +87,7 @@ fn sentence(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let kube = cause.downcast_ref::<kube::Error>();
         let own = match kube {
-            Some(kube::Error::Api(status)) => status.message.clone(),
+            Some(kube::Error::Api(status)) => cluster::answer(status),
             _ => cause.to_string(),
         };
         if !text.contains(&own) {

@@ -15,8 +15,8 @@ use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::{crd, duration, group};
 use super::cluster;
+use super::values::{NO_SETTLE, api_server, crd, duration, group};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
@@ -51,6 +51,7 @@ pub struct OperatorArgs {
         long = "apiserver",
         env = "EXUVIA_APISERVERS",
         value_delimiter = ',',
+        value_parser = api_server,
         value_name = "URL"
     )]
     pub api_servers: Vec<http::Uri>,
@@ -135,6 +136,9 @@ pub(super) fn run(args: &OperatorArgs) -> anyhow::Result<ExitCode> {
         LogFormatArg::Json => LogFormat::Json,
     };
     let log_level = start_logging(format, &args.log_level)?;
+    if args.settle.is_zero() {
+        tracing::warn!("{NO_SETTLE}");
+    }
     // Work is waiting for the API server: two threads are plenty, and each costs memory.
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -41,6 +41,11 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Writes a line to standard error. Who does not listen there any more misses it; `eprintln!` would panic.
+pub(crate) fn remark(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// `1 object`, `2 objects`.
 pub(super) fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::droppable;
-use exuvia_storage::{Owner, Survey, excluded, is_in_groups, redact_uncut};
+use exuvia_storage::{Owner, Owners, Survey, excluded, is_in_groups, redact_uncut};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -133,10 +133,7 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
             "look at the CRD's status".into(),
         )
     } else if old.is_empty() {
-        (
-            "storedVersions is clean".into(),
-            if ownership { "nothing" } else { "-" }.into(),
-        )
+        ("storedVersions is clean".into(), after_a_migration(definition))
     } else {
         (format!("{} may still be stored", old.join(", ")), migrate.clone())
     };
@@ -168,6 +165,14 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
     line
 }
 
+/// Nothing is stored at an old version. Whether somebody owns fields at it or asks for it is the next question.
+fn after_a_migration(definition: &Definition) -> String {
+    match droppable(definition, &Owners::default()).first() {
+        Some(version) => format!("exuvia storage droppable {} {version}", definition.name),
+        None => "-".to_owned(),
+    }
+}
+
 impl Line {
     /// What the metadata of all objects adds to what the CRD says.
     fn add(&mut self, definition: &Definition, survey: Survey, migrate: &str) {
@@ -192,7 +197,11 @@ impl Line {
             migrate.clone_into(&mut self.next);
         } else if !elsewhere.is_empty() && definition.crd.old_versions().is_empty() {
             self.verdict = format!("fields are owned at {}", list(elsewhere.clone()));
-            self.next = format!("to drop it: {migrate} --shed {}", list(elsewhere));
+            let shed: Vec<String> = elsewhere
+                .iter()
+                .map(|version| format!("--shed {version}"))
+                .collect();
+            self.next = format!("to drop it: {migrate} {}", shed.join(" "));
         }
         self.owners = Some(survey.owners.by_version);
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::{ClusterArgs, ManifestFormat, RbacArgs};
 use super::cluster::Cluster;
-use super::output::{Format, say};
+use super::output::{Format, remark, say};
 use super::plan::definitions;
 
 /// How wide comments are.
@@ -78,7 +78,7 @@ async fn found(args: &RbacArgs) -> anyhow::Result<Scope> {
         .map(crd)
         .collect();
     if crds.is_empty() {
-        eprintln!("note: {}", nothing_found(&opt_in));
+        remark(&format!("note: {}", nothing_found(&opt_in)));
     }
     Ok(if args.group_wildcards && everywhere {
         Scope::of_groups([], ["*".to_owned()])

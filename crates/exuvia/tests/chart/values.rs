@@ -31,12 +31,36 @@ async fn a_bad_value_is_refused_by_name() {
         ("replicas=two", ["/replicas", "want integer"]),
         ("maxConcurrency=0", ["/maxConcurrency", "minimum"]),
         ("log.format=xml", ["/log/format", "'text', 'json'"]),
-        ("optInLabel=just-a-key", ["/optInLabel", "just-a-key"]),
-        ("groups={Example.com}", ["/groups/0", "Example.com"]),
-        ("crds={widgets}", ["/crds/0", "widgets"]),
+        ("optInLabel=not a label", ["/optInLabel", "not a label"]),
+        (
+            "groups={Example.com}",
+            ["\"Example.com\" is no API group", "example.com"],
+        ),
+        ("groups={}", ["\"\" is no API group", "\"*\" for all"]),
+        (
+            "groups={Example.com},rbac.create=false",
+            ["\"Example.com\" is no API group", "example.com"],
+        ),
+        ("crds={widgets}", ["\"widgets\" is no CRD", "widgets.example.com"]),
+        (
+            "crds[0].name=widgets",
+            ["\"widgets\" is no CRD", "widgets.example.com"],
+        ),
         ("crds[0].nmae=widgets.example.com", ["/crds/0", "nmae"]),
         ("image.digest=latest", ["/image/digest", "latest"]),
-        ("leaderElection.enabled=false", ["/replicas", "maximum"]),
+        (
+            "leaderElection.enabled=false",
+            ["each of 2 replicas would write", "set replicas to 1"],
+        ),
+        ("log.level=loud", ["\"loud\" is no level", "error, warn, info"]),
+        (
+            "shutdownGrace=1m",
+            ["shutdownGrace is 1m", "terminationGracePeriodSeconds longer"],
+        ),
+        (
+            "shutdownGrace=30001ms",
+            ["shutdownGrace is 30001ms", "terminationGracePeriodSeconds longer"],
+        ),
         ("groups=null", ["groups and crds are both empty", "name a group"]),
         (
             "serviceAccount.create=false",
@@ -118,6 +142,24 @@ async fn crds_may_be_strings_or_objects() {
             args.contains(&"--crds=widgets.example.com".to_owned()),
             "{set}: {args:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn what_the_flags_take_the_values_take() {
+    for (set, flag) in [
+        (
+            "optInLabel=example.com/migrate",
+            "--opt-in-label=example.com/migrate=true",
+        ),
+        ("log.level=WARN", "--log-level=WARN"),
+        ("log.level=exuvia_write=debug", "--log-level=exuvia_write=debug"),
+        ("shutdownGrace=30s", "--shutdown-grace=30s"),
+        ("groups={*}", "--groups=*"),
+    ] {
+        let rendered = Rendered::exuvia(NAMESPACE, &["--set", set]).await;
+        let args = rendered.container("pod").args;
+        assert!(args.contains(&flag.to_owned()), "{set}: {args:?}");
     }
 }
 
