@@ -1,6 +1,7 @@
 //! The API servers, asked one by one whether they have understood the newest storage version.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use exuvia_write::ErrorClass;
@@ -275,6 +276,29 @@ fn settled(
     }
 }
 
+/// An API server's URL. What the client cannot use would fail only when the server is asked, and then by a panic.
+pub fn api_server(text: &str) -> Result<http::Uri, String> {
+    let usable = |uri: &http::Uri| {
+        let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
+            return false;
+        };
+        // Nothing else may stand beside the host: no user, and no port that is no number.
+        let port_is_fine = match authority.as_str().strip_prefix(host) {
+            Some("") => true,
+            Some(port) => port
+                .strip_prefix(':')
+                .is_some_and(|port| port.parse::<NonZeroU16>().is_ok()),
+            None => false,
+        };
+        let server_only = uri.path() == "/" && uri.query().is_none() && !text.contains('#');
+        uri.scheme_str() == Some("https") && !host.is_empty() && port_is_fine && server_only
+    };
+    text.parse()
+        .ok()
+        .filter(usable)
+        .ok_or_else(|| format!("{text:?} is no URL of an API server: write https://host:port"))
+}
+
 /// What discovery shows for a resource that is stored at this version: eight bytes of a SHA-256, in base64.
 pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
     use base64::Engine;
@@ -376,5 +400,35 @@ mod tests {
             settled(&seen, Some(settle), settle, later),
             Settled::Yes { one_by_one: true }
         );
+    }
+
+    #[test]
+    fn only_what_can_be_asked_is_an_api_server() {
+        for fine in [
+            "https://10.0.0.1:6443",
+            "https://api.example.com",
+            "https://api.example.com/",
+            "https://[fd00::1]:6443",
+        ] {
+            assert!(api_server(fine).is_ok(), "{fine}");
+        }
+        for bad in [
+            "",
+            "foo",
+            "10.0.0.1:6443",
+            "http://10.0.0.1:6443",
+            "https://",
+            "https://:6443",
+            "https://api:notaport",
+            "https://api:99999",
+            "https://api:0",
+            "https://api:",
+            "https://user@api:6443",
+            "https://api:6443/path",
+            "https://api:6443?query",
+            "https://api:6443#fragment",
+        ] {
+            assert!(api_server(bad).is_err(), "{bad}");
+        }
     }
 }

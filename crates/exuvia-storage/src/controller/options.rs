@@ -2,6 +2,7 @@
 
 use exuvia_api::{ManagedFieldsPolicy, StorageMigrationSpec, VerifyPolicy, parse_duration};
 
+use crate::servers::api_server;
 use crate::{ManagedFields, Options, Verify};
 
 /// The options of one migration, or what is wrong with its spec.
@@ -10,12 +11,7 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
         Some(settle) => parse_duration(settle).map_err(|error| format!("spec.settle: {error}"))?,
         None => defaults.settle,
     };
-    let server = |url: &String| {
-        let bad = || format!("spec.apiServers: {url:?} is no URL of an API server: write https://host:port");
-        let uri: http::Uri = url.parse().map_err(|_| bad())?;
-        let https = uri.scheme_str() == Some("https") && uri.host().is_some();
-        https.then_some(uri).ok_or_else(bad)
-    };
+    let server = |url: &String| api_server(url).map_err(|error| format!("spec.apiServers: {error}"));
     let own: Vec<http::Uri> = spec.api_servers.iter().map(server).collect::<Result<_, _>>()?;
     Ok(Options {
         settle,

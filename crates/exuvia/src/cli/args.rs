@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use exuvia_storage::servers::api_server;
 use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
 use super::operator::OperatorArgs;
 use super::output::Format;
-use super::values::{api_server, duration, group};
+use super::values::{duration, group};
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
 #[derive(Debug, Parser)]

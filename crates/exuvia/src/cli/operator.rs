@@ -10,13 +10,14 @@ use exuvia_runtime::{
     Claim, Events, Health, LeaseSettings, LogFormat, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
     elect, serve, start_logging,
 };
+use exuvia_storage::servers::api_server;
 use exuvia_storage::{ControllerSettings, OptIn, OptInLabel, Options, StorageController};
 use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::cluster;
-use super::values::{NO_SETTLE, api_server, crd, duration, group};
+use super::values::{NO_SETTLE, crd, duration, group};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
