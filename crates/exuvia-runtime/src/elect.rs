@@ -79,6 +79,7 @@ struct Candidate {
 }
 
 struct Observed {
+    leader: Option<String>,
     /// `None`: there is no Lease.
     version: Option<String>,
     since: Duration,
@@ -217,7 +218,14 @@ impl Candidate {
                     (None, Some(before)) => before.patience,
                     (None, None) => self.settings.duration,
                 };
+                let leader = found.and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
+                if leader.is_some()
+                    && before.as_ref().and_then(|before| before.leader.as_ref()) != leader.as_ref()
+                {
+                    tracing::info!(lease = self.settings.name, leader, "stands by: another one leads");
+                }
                 self.observed = Some(Observed {
+                    leader,
                     version,
                     since: now,
                     patience,

@@ -1,16 +1,17 @@
 //! The API servers, asked one by one whether they have understood the newest storage version.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use exuvia_write::ErrorClass;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::ListParams;
-use kube::{Api, Client, Config};
+use kube::{Client, Config};
 
 use crate::definition::Definition;
 use crate::protocol::Settled;
+
+mod address;
+
+pub use address::api_server;
+use address::{listed, name_of};
 
 /// Requests in flight keep the old codec for up to 34 s after a server has understood (PITFALLS A4).
 const IN_FLIGHT: Duration = Duration::from_secs(35);
@@ -186,48 +187,6 @@ impl Server {
     }
 }
 
-fn name_of(uri: &http::Uri) -> String {
-    uri.authority()
-        .map_or_else(|| uri.to_string(), ToString::to_string)
-}
-
-/// The addresses in `EndpointSlice` `kubernetes`; none where it may not be read. Any other trouble is no reason to believe
-/// that there are none.
-async fn listed(client: &Client) -> Result<Vec<http::Uri>, kube::Error> {
-    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
-    let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-    let slices = match slices.list(&of_kubernetes).await {
-        Ok(slices) => slices,
-        Err(error) => match ErrorClass::of(&error) {
-            ErrorClass::Denied | ErrorClass::Gone => return Ok(Vec::new()),
-            _ => return Err(error),
-        },
-    };
-    let mut found = Vec::new();
-    for slice in slices {
-        let port = slice
-            .ports
-            .iter()
-            .flatten()
-            .find_map(|port| port.port)
-            .unwrap_or(6443);
-        for address in slice
-            .endpoints
-            .iter()
-            .flatten()
-            .flat_map(|endpoint| &endpoint.addresses)
-        {
-            let host = if address.contains(':') {
-                format!("[{address}]")
-            } else {
-                address.clone()
-            };
-            found.extend(format!("https://{host}:{port}").parse::<http::Uri>());
-        }
-    }
-    Ok(found)
-}
-
 /// How long ago that was by our clock; `None` if our clock says it is yet to come.
 fn since(time: k8s_openapi::jiff::Timestamp) -> Option<Duration> {
     Duration::try_from(k8s_openapi::jiff::Timestamp::now().duration_since(time)).ok()
@@ -274,29 +233,6 @@ fn settled(
         },
         left => Settled::Wait(left),
     }
-}
-
-/// An API server's URL. What the client cannot use would fail only when the server is asked, and then by a panic.
-pub fn api_server(text: &str) -> Result<http::Uri, String> {
-    let usable = |uri: &http::Uri| {
-        let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
-            return false;
-        };
-        // Nothing else may stand beside the host: no user, and no port that is no number.
-        let port_is_fine = match authority.as_str().strip_prefix(host) {
-            Some("") => true,
-            Some(port) => port
-                .strip_prefix(':')
-                .is_some_and(|port| port.parse::<NonZeroU16>().is_ok()),
-            None => false,
-        };
-        let server_only = uri.path() == "/" && uri.query().is_none() && !text.contains('#');
-        uri.scheme_str() == Some("https") && !host.is_empty() && port_is_fine && server_only
-    };
-    text.parse()
-        .ok()
-        .filter(usable)
-        .ok_or_else(|| format!("{text:?} is no URL of an API server: write https://host:port"))
 }
 
 /// What discovery shows for a resource that is stored at this version: eight bytes of a SHA-256, in base64.
@@ -400,35 +336,5 @@ mod tests {
             settled(&seen, Some(settle), settle, later),
             Settled::Yes { one_by_one: true }
         );
-    }
-
-    #[test]
-    fn only_what_can_be_asked_is_an_api_server() {
-        for fine in [
-            "https://10.0.0.1:6443",
-            "https://api.example.com",
-            "https://api.example.com/",
-            "https://[fd00::1]:6443",
-        ] {
-            assert!(api_server(fine).is_ok(), "{fine}");
-        }
-        for bad in [
-            "",
-            "foo",
-            "10.0.0.1:6443",
-            "http://10.0.0.1:6443",
-            "https://",
-            "https://:6443",
-            "https://api:notaport",
-            "https://api:99999",
-            "https://api:0",
-            "https://api:",
-            "https://user@api:6443",
-            "https://api:6443/path",
-            "https://api:6443?query",
-            "https://api:6443#fragment",
-        ] {
-            assert!(api_server(bad).is_err(), "{bad}");
-        }
     }
 }

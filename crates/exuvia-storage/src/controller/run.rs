@@ -129,6 +129,10 @@ impl StorageController {
         let changed = status.observed_generation != migration.metadata.generation;
         let renew = changed && !migration.spec.suspend;
         let pass = status::pass_of(&status).filter(|pass| !(renew && status::is_over(pass)));
+        if let Some(pass) = pass.as_ref().filter(|pass| !status::is_over(pass)) {
+            let r0 = pass.r0.map(|r0| r0.to_string());
+            tracing::info!(%resource, phase = status.phase.map(Phase::as_str), r0, "goes on with its pass");
+        }
         let control = Control::new();
         let (send, activity) = watch::channel(None);
         let engine = Engine::new(

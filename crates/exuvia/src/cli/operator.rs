@@ -1,5 +1,6 @@
 //! `exuvia operator`: its settings, and how its parts are put together.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use exuvia_storage::servers::api_server;
 use exuvia_storage::{ControllerSettings, OptIn, OptInLabel, Options, StorageController};
 use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::cluster;
 use super::values::{NO_SETTLE, crd, duration, group};
@@ -219,6 +220,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     tokio::spawn(serve(listener, health, metrics, log_level, async move {
         let _ = may_close.changed().await; // fails when the sender goes, and that is the sign
     }));
+    let (alive, election_ended) = oneshot::channel::<Infallible>();
     let electing = args.leader_elect.then(|| {
         let settings = LeaseSettings {
             namespace: namespace.clone(),
@@ -226,22 +228,29 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             identity,
             duration: args.lease_duration,
         };
-        tokio::spawn(elect(leasing, ungated, settings, claim, async move {
+        let electing = elect(leasing, ungated, settings, claim, async move {
             let _ = may_release.wait_for(|ended| *ended).await;
-        }))
+        });
+        tokio::spawn(async move {
+            let _alive = alive; // dropped however it ends, also by a panic
+            electing.await;
+        })
     });
+    let elects = args.leader_elect;
     runtime
         .run(async move {
             let name = tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
+                // Without it this process would never lead again, and say that all is well.
+                _ = election_ended, if elects => "the end of the leader election",
             };
-            tracing::info!(signal = name, "operator stops: objects in work are finished");
+            tracing::info!(because_of = name, "operator stops: objects in work are finished");
         })
         .await;
     work_ended.send_replace(true);
     if let Some(electing) = electing {
-        let _ = electing.await;
+        electing.await.context("the leader election broke down")?;
     }
     tracing::info!("operator has stopped");
     Ok(())

@@ -1,0 +1,131 @@
+//! A pass through the status and back, and what a status says when.
+
+use super::*;
+
+fn some_pass() -> Pass {
+    let at = Timestamp::from_second(1_800_000_000).unwrap();
+    Pass {
+        uid: "u".into(),
+        generation: 3,
+        patrol_owed: true,
+        stored_before: vec!["v1alpha1".into(), "v1".into()],
+        wanted: true,
+        preflight: Some(Preflight::Passed),
+        r0: "17".parse().ok(),
+        r0_at: Some(at),
+        rewrite: Some(SweepEnd { unfinished: 0 }),
+        times_behind: 1,
+        verify: Some(SweepEnd { unfinished: 2 }),
+        r1: "19".parse().ok(),
+        verified_in_full: true,
+        trimmed: true,
+        trimmed_at: Some(at),
+        patrolled: true,
+    }
+}
+
+fn told(news: &News) -> StorageMigration {
+    let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+    news.tell(&mut migration, Some(1));
+    migration
+}
+
+/// A crash at any point must not lose R0: what is done would get a second request.
+#[test]
+fn every_part_of_a_pass_survives_the_way_through_the_status() {
+    let blocked = [Blocked::Preflight, Blocked::Pruning, Blocked::Forbidden];
+    let passes = blocked.map(|why| Pass {
+        preflight: Some(Preflight::Blocked(why)),
+        ..some_pass()
+    });
+    for pass in passes.into_iter().chain([some_pass(), Pass::default()]) {
+        let news = News {
+            pass: Some(pass.clone()),
+            ..News::of(Phase::Patrolling, "", None)
+        };
+        let kept = serde_json::to_value(told(&news).status).unwrap();
+        let status: StorageMigrationStatus = serde_json::from_value(kept).unwrap();
+        assert_eq!(pass_of(&status), Some(pass));
+    }
+}
+
+#[test]
+fn what_was_done_for_an_older_spec_is_not_called_observed_for_a_newer_one() {
+    let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+    migration.metadata.generation = Some(2);
+    News::of(Phase::Migrated, "", None).tell(&mut migration, Some(1));
+    let status = migration.status.unwrap();
+    assert_eq!(status.observed_generation, Some(1));
+    let conditions = status.conditions.iter();
+    assert!(
+        conditions
+            .map(|condition| condition.observed_generation)
+            .all(|of| of == Some(1))
+    );
+}
+
+#[test]
+fn a_version_that_is_stored_again_is_not_droppable() {
+    let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
+    migration.status.get_or_insert_default().droppable_versions = Some(vec!["v1alpha1".into()]);
+    let news = News {
+        stored_after: vec!["v1alpha1".into(), "v1".into()],
+        ..News::of(Phase::Suspended, "", None)
+    };
+    news.tell(&mut migration, Some(1));
+    assert_eq!(migration.status.unwrap().droppable_versions, Some(Vec::new()));
+}
+
+#[test]
+fn times_are_kept_upwards_to_the_second() {
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    assert_eq!(
+        whole_second(at("2026-01-01T00:00:00.001Z")).0,
+        at("2026-01-01T00:00:01Z")
+    );
+    assert_eq!(
+        whole_second(at("2026-01-01T00:00:01Z")).0,
+        at("2026-01-01T00:00:01Z")
+    );
+}
+
+#[test]
+fn a_new_pass_withdraws_what_the_last_one_said_may_be_dropped() {
+    let done = News {
+        outlook: Some(Outlook {
+            droppable: vec!["v1alpha1".into()],
+            held: Vec::new(),
+        }),
+        ..News::of(Phase::Migrated, "", None)
+    };
+    let mut migration = told(&done);
+    let droppable = |migration: &StorageMigration| migration.status.clone().unwrap().droppable_versions;
+    assert_eq!(droppable(&migration), Some(vec!["v1alpha1".to_owned()]));
+    News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
+    assert_eq!(droppable(&migration), None);
+}
+
+#[test]
+fn only_a_migrated_one_is_ready_and_only_trouble_stalls() {
+    let status = |migration: &StorageMigration, wanted: &str| {
+        let conditions = &migration.status.as_ref().unwrap().conditions;
+        let found = conditions
+            .iter()
+            .find(|condition| condition.type_ == wanted)
+            .unwrap();
+        (found.status.clone(), found.reason.clone())
+    };
+    let trouble = Trouble {
+        reason: reason::FAILURES,
+        message: "one object".into(),
+    };
+    let stalled = told(&News::of(Phase::Stalled, "one object", Some(trouble)));
+    assert_eq!(status(&stalled, "Ready"), ("False".into(), "Failures".into()));
+    assert_eq!(status(&stalled, "Stalled"), ("True".into(), "Failures".into()));
+    let migrated = told(&News::of(Phase::Migrated, "", None));
+    assert_eq!(status(&migrated, "Migrated").0, "True");
+    assert_eq!(
+        status(&migrated, "Stalled"),
+        ("False".into(), "NotStalled".into())
+    );
+}
