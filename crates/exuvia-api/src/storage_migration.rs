@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.settle) || duration(self.settle) <= duration('24h')").message("settle must not be longer than 24h"))]
+#[x_kube(validation = Rule::new("!has(self.settle) || !self.settle.matches('^[0-9]{1,9}(ms|s|m|h)$') || duration(self.settle) <= duration('24h')").message("settle must not be longer than 24h"))]
 pub struct StorageMigrationSpec {
     /// The CRD's name, such as `widgets.example.com`, or a built-in resource, such as `secrets` or `deployments.apps`.
     #[schemars(

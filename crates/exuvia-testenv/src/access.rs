@@ -1,6 +1,5 @@
 //! A way into an API server: address, authority and credential, as a client or as a kubeconfig.
 
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -143,13 +142,15 @@ impl Access {
     }
 }
 
-/// Writes a file that holds a key: for us alone to read.
+/// Writes a file that holds a key: for us alone to read. It is there whole or not at all, since the same kubeconfig may be
+/// asked for again while a program that was started with it reads it.
 pub(crate) fn write_private(path: &Path, content: &str) -> Result<(), Error> {
     let write = || {
         use std::io::Write;
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(path)?.write_all(content.as_bytes())
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        file.write_all(content.as_bytes())?;
+        file.persist(path)?;
+        Ok::<(), std::io::Error>(())
     };
     write().map_err(Error::file("write", path))
 }
