@@ -250,11 +250,7 @@ impl Engine {
                 pass.trimmed_at = Some(Timestamp::now());
                 self.trimmed_at = Some(Instant::now());
             }
-            let preflown = self
-                .pass
-                .as_ref()
-                .is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed);
-            if preflown {
+            if self.needs_servers() {
                 settled = self
                     .servers
                     .look(&self.client, definition, self.options.settle)
@@ -268,12 +264,7 @@ impl Engine {
         }
         match (self.options.verify, &settled) {
             (Verify::Full, Settled::Yes { .. }) => settled = Settled::Yes { one_by_one: false },
-            (Verify::Proof, Settled::Yes { one_by_one: false })
-                if self
-                    .pass
-                    .as_ref()
-                    .is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed) =>
-            {
+            (Verify::Proof, Settled::Yes { one_by_one: false }) if self.needs_servers() => {
                 return Err(Error::ProofImpossible);
             }
             _ => {}
@@ -286,6 +277,12 @@ impl Engine {
             patrol_in: self.left_of_settle(self.trimmed_at).unwrap_or_default(),
             suspended: self.suspended,
         })
+    }
+
+    /// Whether the next step depends on what the API servers have understood.
+    fn needs_servers(&self) -> bool {
+        let pass = self.pass.as_ref();
+        pass.is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed)
     }
 
     /// What is left of one settle time that began then; nothing of one that never began.
