@@ -18,6 +18,7 @@ mod ownership;
 mod preflight;
 pub mod protocol;
 pub mod rbac;
+pub mod record;
 mod redact;
 mod report;
 mod rewrite;

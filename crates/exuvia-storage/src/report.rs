@@ -1,7 +1,7 @@
 //! What a migration did, for people and for machines.
 
 use exuvia_sweep::{Failures, Tally};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ownership::Owners;
 use crate::preflight::Obstacle;
@@ -65,7 +65,7 @@ pub enum End {
 }
 
 /// How the verify sweep proved it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verified {
     /// By resourceVersions above R0, and patches for the rest.
