@@ -11,6 +11,15 @@ pub struct Options {
     pub settle: Duration,
     /// API servers to ask one by one, beside those that the cluster lists.
     pub api_servers: Vec<http::Uri>,
+    /// API servers that are not waited for although the cluster lists them: they are known to be gone for good. Nothing is
+    /// taken for proven by a resourceVersion then.
+    pub ignored_api_servers: Vec<http::Uri>,
+    /// Sweep although `storedVersions` is clean: anybody can have trimmed it (PITFALLS A39).
+    pub always: bool,
+    /// [`Engine::run`](crate::Engine::run) goes on until the patrol has been.
+    pub patrol: bool,
+    /// An audit of this etcd is the last gate before the trim.
+    pub etcd: Option<crate::audit::Options>,
     /// How to verify.
     pub verify: Verify,
     /// What becomes of managedFields entries at old versions.
@@ -35,6 +44,10 @@ impl Default for Options {
         Self {
             settle: Duration::from_secs(60),
             api_servers: Vec::new(),
+            ignored_api_servers: Vec::new(),
+            always: false,
+            patrol: false,
+            etcd: None,
             verify: Verify::Auto,
             managed_fields: ManagedFields::Rewrite,
             shed: Vec::new(),

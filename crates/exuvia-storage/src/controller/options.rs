@@ -20,6 +20,10 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
         } else {
             own
         },
+        ignored_api_servers: defaults.ignored_api_servers.clone(),
+        always: defaults.always,
+        patrol: defaults.patrol,
+        etcd: defaults.etcd.clone(),
         verify: match spec.verify {
             VerifyPolicy::Auto => Verify::Auto,
             VerifyPolicy::Proof => Verify::Proof,
