@@ -41,6 +41,8 @@ pub mod reason {
     pub const PRUNING: &str = "Pruning";
     /// An API server does not show, or does not use, the new storage version.
     pub const SERVER_BEHIND: &str = "ServerBehind";
+    /// Objects keep moving and nothing explains it, or etcd holds something else than the sweeps saw. Nothing is trimmed.
+    pub const NOT_PROVEN: &str = "NotProven";
     /// Objects failed or stayed in conflict.
     pub const FAILURES: &str = "Failures";
     /// We may not do what we would have to.

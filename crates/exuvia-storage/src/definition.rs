@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Resource};
 use serde_json::Value;
@@ -128,6 +129,16 @@ impl Definition {
         self.versions.iter().find(|version| version.name == name)
     }
 
+    /// Whether a write at this `apiVersion` may leave an object that a write at the endpoint's version changes once more, on
+    /// healthy servers: their schemas differ (a default that only one of them has), or a webhook converts.
+    pub fn writes_otherwise(&self, api_version: &str) -> bool {
+        let schema = |version: &str| self.version(version).map(|version| without_words(&version.schema));
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        let endpoint = self.endpoint().unwrap_or_default();
+        version != endpoint
+            && (self.webhook_conversion || schema(version).is_none() || schema(version) != schema(endpoint))
+    }
+
     /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
     /// version, one that shall be shed, or one of this group that the CRD does not have (any more).
     pub fn is_old(&self, api_version: &str) -> bool {
@@ -147,6 +158,19 @@ impl Definition {
             .filter(|api_version| self.is_old(api_version))
             .map(str::to_owned)
             .collect()
+    }
+}
+
+/// A schema without what is only for people.
+fn without_words(schema: &Value) -> Value {
+    match schema {
+        Value::Object(map) => map
+            .iter()
+            .filter(|(name, value)| !(*name == "description" && value.is_string()))
+            .map(|(name, value)| (name.clone(), without_words(value)))
+            .collect(),
+        Value::Array(items) => items.iter().map(without_words).collect(),
+        other => other.clone(),
     }
 }
 
@@ -172,14 +196,73 @@ impl Version {
     }
 }
 
-/// managedFields hold the time of each manager's last write; those that own part of the spec may have flipped it.
+/// managedFields hold the time of each manager's last write; one that owns part of the spec may have flipped it. Labels,
+/// annotations and status are no concern of the API servers' codecs.
 fn spec_changed_at(crd: &CustomResourceDefinition) -> Option<Timestamp> {
     let meta = crd.meta();
+    let owns_spec = |entry: &&ManagedFieldsEntry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_none_or(|fields| fields.0.get("f:spec").is_some())
+    };
     let entries = meta.managed_fields.iter().flatten();
     entries
         .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
+        .filter(owns_spec)
         .filter_map(|entry| entry.time.as_ref())
         .chain(&meta.creation_timestamp)
         .map(|time| time.0)
         .max()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(extra: Value) -> Definition {
+        let mut crd = json!({
+            "metadata": {"name": "widgets.example.com", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+                "versions": [
+                    {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+                    {"name": "v1beta1", "served": true, "storage": false,
+                     "schema": {"openAPIV3Schema": {"type": "object", "description": "older"}}},
+                    {"name": "v1alpha1", "served": true, "storage": false,
+                     "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}},
+                ],
+            },
+        });
+        crd["metadata"]["managedFields"] = extra;
+        Definition::read(&serde_json::from_value(crd).unwrap())
+    }
+
+    #[test]
+    fn only_writers_of_the_spec_change_it() {
+        let entry = |manager: &str, time: &str, fields: Value| {
+            json!({"manager": manager, "operation": "Update", "apiVersion": "apiextensions.k8s.io/v1", "time": time,
+                   "fieldsType": "FieldsV1", "fieldsV1": fields})
+        };
+        let changed = definition(json!([
+            entry("helm", "2026-02-01T00:00:00Z", json!({"f:spec": {"f:group": {}}})),
+            entry("annotator", "2026-03-01T00:00:00Z", json!({"f:metadata": {"f:annotations": {}}})),
+        ]))
+        .spec_changed_at;
+        assert_eq!(changed, "2026-02-01T00:00:00Z".parse().ok());
+        assert_eq!(
+            definition(json!([])).spec_changed_at,
+            "2026-01-01T00:00:00Z".parse().ok()
+        );
+    }
+
+    #[test]
+    fn a_version_with_another_schema_may_leave_an_object_that_the_endpoint_changes() {
+        let definition = definition(json!([]));
+        assert!(definition.writes_otherwise("example.com/v1alpha1"));
+        assert!(!definition.writes_otherwise("example.com/v1"), "the endpoint itself");
+        assert!(!definition.writes_otherwise("example.com/v1beta1"), "a description is no difference");
+        assert!(definition.writes_otherwise("example.com/v1alpha9"), "unknown");
+    }
 }

@@ -51,10 +51,21 @@ pub enum Error {
 
     /// `proof` was asked for where it proves nothing.
     #[error(
-        "verifying by proof needs every API server to be asked itself, and none can be: \
+        "verifying by proof needs every API server to be asked itself, as many as there are identity Leases in kube-system: \
          name them with --apiserver (spec.apiServers), or use --verify auto (spec.verify: Auto)"
     )]
     ProofImpossible,
+
+    /// The server's lists have no resourceVersion that can be compared.
+    #[error("the lists of {resource} have no resourceVersion that can be compared, so nothing can be proven about it")]
+    Incomparable {
+        /// The resource.
+        resource: String,
+    },
+
+    /// The audit of etcd that was asked for failed.
+    #[error("etcd could not be audited before the trim: {0}")]
+    Audit(#[source] Box<crate::audit::Error>),
 }
 
 impl Error {

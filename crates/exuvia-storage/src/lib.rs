@@ -4,6 +4,7 @@
 
 pub mod audit;
 pub mod builtin;
+mod clock;
 mod controller;
 pub mod definition;
 pub mod droppable;
@@ -16,6 +17,7 @@ mod optin;
 mod options;
 mod ownership;
 mod preflight;
+mod probe;
 pub mod protocol;
 pub mod rbac;
 pub mod record;
@@ -27,7 +29,6 @@ pub mod servers;
 mod survey;
 mod verify;
 
-pub use builtin::migrate_builtin;
 pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
 pub use engine::{Activity, Advance, Engine};
 pub use error::Error;

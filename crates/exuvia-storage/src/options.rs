@@ -16,6 +16,8 @@ pub struct Options {
     pub ignored_api_servers: Vec<http::Uri>,
     /// Sweep although `storedVersions` is clean: anybody can have trimmed it (PITFALLS A39).
     pub always: bool,
+    /// Sweep although `storedVersions` is clean, unless a sweep of ours is on record for the CRD as it is.
+    pub until_recorded: bool,
     /// [`Engine::run`](crate::Engine::run) goes on until the patrol has been.
     pub patrol: bool,
     /// An audit of this etcd is the last gate before the trim.
@@ -46,6 +48,7 @@ impl Default for Options {
             api_servers: Vec::new(),
             ignored_api_servers: Vec::new(),
             always: false,
+            until_recorded: false,
             patrol: false,
             etcd: None,
             verify: Verify::Auto,

@@ -10,8 +10,8 @@ use exuvia_api::reason;
 use exuvia_sweep::ResourceVersion;
 use k8s_openapi::jiff::Timestamp;
 
-/// What the protocol needs to know of a CRD, freshly read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the protocol needs to know of a CRD, freshly read. A built-in resource has nothing of it, and nothing to trim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crd {
     /// A recreated CRD is another one.
     pub uid: String,
@@ -37,37 +37,41 @@ impl Crd {
 /// What is remembered of a pass. Worth nothing for another CRD uid or generation (PITFALLS B1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// The CRD's uid when the pass began.
+    /// The CRD's uid when the pass began; empty for a built-in resource.
     pub uid: String,
     /// The CRD's generation when the pass began.
     pub generation: i64,
-    /// `storedVersions` when the pass began: what the patrol puts back if it must.
+    /// `storedVersions` when the pass began: what is put back if it must be.
     pub stored_before: Vec<String>,
-    /// Whether there is something to do although `storedVersions` is clean: managedFields name a version that is gone,
-    /// or the caller insists.
+    /// Whether there is something to do although `storedVersions` is clean: nothing is on record that proves it,
+    /// managedFields name a version that is gone, or the caller insists.
     pub wanted: bool,
-    /// An earlier pass of this CRD was trimmed and then voided before its patrol: nothing may be taken for granted until
-    /// this one has been through, however clean everything looks.
+    /// An earlier pass of this CRD was trimmed and not patrolled since, or a version had to be put back: no
+    /// resourceVersion proves anything until this pass has been through, however clean everything looks.
     pub patrol_owed: bool,
     /// What the preflight found; `None`: not looked yet.
     pub preflight: Option<Preflight>,
     /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
     pub r0: Option<ResourceVersion>,
-    /// When R0 was taken. No rule asks for it: whoever observes turns it into [`Observed::full_verify_in`].
+    /// When R0 was taken, by the server's clock.
     pub r0_at: Option<Timestamp>,
     /// The rewrite sweep, once it went through to its end.
     pub rewrite: Option<SweepEnd>,
-    /// How often a verify sweep found that a server was behind.
-    pub times_behind: u8,
-    /// The verify sweep, once it went through to its end and nothing was behind.
+    /// How many verify sweeps found objects that moved although nothing explains it.
+    pub unexplained: u8,
+    /// The last of them saw an object come back old after it had been rewritten: some API server is behind.
+    pub came_back: bool,
+    /// Every object at or below this resourceVersion was patched by a verify sweep of this pass and came back unchanged.
+    pub verified_up_to: Option<ResourceVersion>,
+    /// The verify sweep, once it went through to its end and nothing moved that is not explained.
     pub verify: Option<SweepEnd>,
     /// The smallest resourceVersion of the lists that the verify sweep read: what is above it was not looked at.
     pub r1: Option<ResourceVersion>,
-    /// Whether the verify sweep trusted no resourceVersion: then the patrol trusts none either.
+    /// Whether the verify sweep trusted no resourceVersion.
     pub verified_in_full: bool,
-    /// The trim was made (or found made: a crash may hide it).
+    /// The trim was made, or there was nothing to trim; either is on record in the CRD.
     pub trimmed: bool,
-    /// When that was, or was found. No rule asks for it: whoever observes turns it into [`Observed::patrol_in`].
+    /// When that was, by the server's clock. No rule asks for it: the observer turns it into [`Observed::patrol_in`].
     pub trimmed_at: Option<Timestamp>,
     /// The patrol after the trim found nothing.
     pub patrolled: bool,
@@ -91,29 +95,68 @@ impl Pass {
             uid: crd.uid.clone(),
             generation: crd.generation,
             stored_before,
-            // Whether old entries are left can only be told by looking.
+            // Whether there is something to do can only be told by looking.
             wanted: true,
             patrol_owed: owing.is_some(),
             ..Self::default()
         }
     }
 
-    /// Takes note of what a look at all objects' metadata found; `false`: there is nothing to do after all.
-    pub fn surveyed(&mut self, crd: &Crd, has_old_owners: bool) -> bool {
-        self.wanted = has_old_owners || self.patrol_owed || !crd.old_versions().is_empty();
+    /// Takes note of what the preflight found out; `false`: there is nothing to do after all.
+    pub fn surveyed(&mut self, crd: &Crd, why: Wanted) -> bool {
+        self.wanted =
+            why.insisted || why.has_old_owners || self.patrol_owed || !crd.old_versions().is_empty();
         self.wanted
     }
 
-    /// Takes note if the trim was made although nobody remembers it: a crash, or an answer that was lost, may hide ours.
-    pub fn finds_the_trim_made(&mut self, crd: &Crd) -> bool {
-        let found = !self.trimmed
-            && self.uid == crd.uid
-            && self.generation == crd.generation
-            && self.verify.is_some_and(|end| end.unfinished == 0)
-            && crd.old_versions().is_empty();
-        self.trimmed |= found;
-        found
+    /// Takes note of a verify sweep. `crd` is read after it: under another generation than the pass's own it is no
+    /// wonder that objects moved.
+    pub fn verified(&mut self, crd: &Crd, sweep: &Verification) {
+        if crd.uid != self.uid || crd.generation != self.generation {
+            return;
+        }
+        self.came_back = sweep.came_back;
+        let settled = sweep.unfinished == 0;
+        if sweep.unexplained || sweep.came_back {
+            self.unexplained = self.unexplained.saturating_add(1);
+            self.verify = None;
+            // What did not move is proven by its own answer, and shows by its resourceVersion if it is written again.
+            self.verified_up_to = sweep.smallest_list.filter(|_| sweep.full && settled && sweep.complete);
+        } else if sweep.complete {
+            self.verify = Some(SweepEnd {
+                unfinished: sweep.unfinished,
+            });
+            self.verified_in_full = sweep.full;
+            self.r1 = sweep.smallest_list;
+        }
     }
+}
+
+/// Why there may be something to do although `storedVersions` is clean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The caller insists, or nothing is on record that proves what `storedVersions` says (PITFALLS A39).
+    pub insisted: bool,
+    /// managedFields name a version that should be shed or is gone.
+    pub has_old_owners: bool,
+}
+
+/// What a verify sweep came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Every object was patched, but for those that an earlier sweep of the pass has verified.
+    pub full: bool,
+    /// It went through to its end.
+    pub complete: bool,
+    /// Objects that failed or were in conflict.
+    pub unfinished: u64,
+    /// An object moved, and nothing explains it.
+    pub unexplained: bool,
+    /// An object moved, and moved again when it was patched once more, with nothing changed that a webhook could have
+    /// changed: servers store it in two forms by turns.
+    pub came_back: bool,
+    /// The smallest resourceVersion of its lists.
+    pub smallest_list: Option<ResourceVersion>,
 }
 
 /// What the preflight found.
@@ -146,14 +189,15 @@ pub struct SweepEnd {
 /// Whether all API servers have understood the newest storage version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Yes; `one_by_one`: each was asked itself, so that a resourceVersion above R0 proves an object.
+    /// Yes.
     Yes {
-        /// Time alone has settled it otherwise.
-        one_by_one: bool,
+        /// Every API server that there is was asked itself, so that a resourceVersion above R0 proves an object. Otherwise
+        /// time alone has settled it.
+        accounted: bool,
     },
     /// Not yet: some time must pass.
     Wait(Duration),
-    /// These servers still show the old version, or vanished without having shown the new one.
+    /// These servers still show the old version, or do not answer; each with that said.
     Behind(Vec<String>),
 }
 
@@ -192,9 +236,9 @@ pub enum Step {
         /// No resourceVersion is taken for a proof.
         full: bool,
     },
-    /// Remove these versions from `storedVersions`, under the lock.
+    /// Remove these versions from `storedVersions`, under the lock, and put on record what was proven.
     Trim(Vec<String>),
-    /// Patch what was written behind the verify sweep's back; if a server wrote the old version, put it back.
+    /// Patch what was written after the verify sweep; if a server wrote the old version, put it back.
     Patrol,
     /// Nothing to do, or all done.
     Done,
@@ -211,8 +255,10 @@ pub enum Hold {
     Suspended,
     /// See [`Blocked`].
     Blocked(Blocked),
-    /// API servers that are behind, by name (none: found by what they wrote).
+    /// API servers that are behind, by name (none: an object came back old after it had been rewritten).
     ServerBehind(Vec<String>),
+    /// Objects keep moving and nothing explains it, or etcd holds something else than the sweeps saw.
+    NotProven,
     /// Objects that failed or were in conflict; the next pass takes them up again.
     Failures(u64),
 }
@@ -236,13 +282,14 @@ impl Hold {
             Self::Gone => Some(reason::NO_SUCH_RESOURCE),
             Self::Blocked(why) => Some(why.reason()),
             Self::ServerBehind(_) => Some(reason::SERVER_BEHIND),
+            Self::NotProven => Some(reason::NOT_PROVEN),
             Self::Failures(_) => Some(reason::FAILURES),
         }
     }
 }
 
-/// After this many verify sweeps that found a server behind, somebody should look (DESIGN §3 step 6).
-pub const MOST_TIMES_BEHIND: u8 = 3;
+/// After this many verify sweeps with moves that nothing explains, somebody should look.
+pub const MAX_UNEXPLAINED: u8 = 3;
 
 /// A line of the protocol: a name and the step that it insists on, if it does.
 #[derive(Clone, Copy, Debug)]
@@ -259,8 +306,8 @@ pub const RULES: [Rule; 13] = [
         insists: |o, _, _| o.suspended.then_some(Step::Hold(Hold::Suspended)),
     },
     Rule {
-        // A second flip, or a CRD made anew, voids whatever was learnt before it (PITFALLS B1). So does a version that
-        // came back after the trim: whoever put it there knows of objects that no sweep of ours has seen.
+        // A second flip, or a CRD that was recreated, voids whatever was learnt before it (PITFALLS B1). So does a version
+        // that came back after the trim: it stands for objects that no sweep of ours has seen.
         name: "the pass is about this CRD as it is",
         insists: |_, crd, pass| {
             let other = pass.uid != crd.uid || pass.generation != crd.generation;
@@ -269,11 +316,10 @@ pub const RULES: [Rule; 13] = [
         },
     },
     Rule {
-        // Verified and clean, but not trimmed by us: a crash hid our own trim, and the patrol is still due.
         name: "there is something to do",
         insists: |_, crd, pass| {
             let clean = crd.old_versions().is_empty();
-            (clean && !pass.wanted && pass.verify.is_none()).then_some(Step::Done)
+            (clean && !pass.wanted).then_some(Step::Done)
         },
     },
     Rule {
@@ -311,23 +357,22 @@ pub const RULES: [Rule; 13] = [
         },
     },
     Rule {
-        // Where servers cannot be asked one by one, time is all there is to make sure that none is behind.
+        // Where not every server can be asked, time is all there is to make sure that none is behind.
         name: "a full verification comes one settle time after R0",
         insists: |o, _, pass| {
-            let early = pass.verify.is_none() && must_be_full(o, pass) && !o.full_verify_in.is_zero();
+            let early = !is_verified(o, pass) && must_be_full(o, pass) && !o.full_verify_in.is_zero();
             early.then_some(Step::Wait(o.full_verify_in))
         },
     },
     Rule {
         name: "a sweep verified it",
-        insists: |o, _, pass| match pass.verify {
-            Some(_) => None,
-            None if pass.times_behind >= MOST_TIMES_BEHIND => {
-                Some(Step::Hold(Hold::ServerBehind(Vec::new())))
-            }
-            None => Some(Step::Verify {
+        insists: |o, _, pass| match () {
+            () if is_verified(o, pass) => None,
+            () if pass.unexplained < MAX_UNEXPLAINED => Some(Step::Verify {
                 full: must_be_full(o, pass),
             }),
+            () if pass.came_back => Some(Step::Hold(Hold::ServerBehind(Vec::new()))),
+            () => Some(Step::Hold(Hold::NotProven)),
         },
     },
     Rule {
@@ -338,11 +383,9 @@ pub const RULES: [Rule; 13] = [
         },
     },
     Rule {
+        // Also with nothing to remove: what was proven is put on record.
         name: "storedVersions is trimmed",
-        insists: |_, crd, _| {
-            let old = crd.old_versions();
-            (!old.is_empty()).then_some(Step::Trim(old))
-        },
+        insists: |_, crd, pass| (!pass.trimmed).then(|| Step::Trim(crd.old_versions())),
     },
     Rule {
         name: "the patrol has been",
@@ -354,9 +397,15 @@ pub const RULES: [Rule; 13] = [
     },
 ];
 
-/// Once a server was caught behind or may have been, or where none can be asked itself, a resourceVersion above R0 proves nothing.
+/// Once something moved that nothing explains, or where not every server can be asked, a resourceVersion above R0 proves
+/// nothing.
 fn must_be_full(observed: &Observed, pass: &Pass) -> bool {
-    pass.times_behind > 0 || pass.patrol_owed || observed.settled != Settled::Yes { one_by_one: true }
+    pass.unexplained > 0 || pass.patrol_owed || observed.settled != Settled::Yes { accounted: true }
+}
+
+/// A sweep that trusted resourceVersions counts only as long as every API server is accounted for, up to the trim.
+fn is_verified(observed: &Observed, pass: &Pass) -> bool {
+    pass.verify.is_some() && (pass.trimmed || pass.verified_in_full || !must_be_full(observed, pass))
 }
 
 /// The next step.
@@ -380,34 +429,31 @@ pub fn next_without(observed: &Observed, left_out: Option<usize>) -> Step {
         .unwrap_or(Step::Done)
 }
 
-/// What is remembered after a verify sweep in which objects `moved` although each was current before.
-///
-/// Under another generation than the pass's own that is no wonder, and nobody's fault: `crd` is read after the sweep.
-pub fn verified(pass: &Pass, crd: &Crd, end: SweepEnd, moved: bool) -> Pass {
-    let mut pass = pass.clone();
-    match moved {
-        true if crd.generation == pass.generation => pass.times_behind += 1,
-        true => {}
-        false => pass.verify = Some(end),
-    }
-    pass
-}
-
-/// What is remembered when a hold is left and the pass goes on: R0 stays, so that what is done gets no second request.
-pub fn resume(hold: &Hold, pass: &Pass) -> Option<Pass> {
+/// What is remembered when a hold is left and the pass goes on: R0 stays, so that what is done gets no second request, and
+/// so does an owed patrol with the versions that it may have to put back.
+pub fn resume(hold: &Hold, pass: &Pass) -> Pass {
+    let pass = pass.clone();
     match hold {
-        Hold::Gone | Hold::Suspended => Some(pass.clone()),
-        Hold::Blocked(_) => Some(Pass {
+        Hold::Gone | Hold::Suspended => pass,
+        Hold::Blocked(_) => Pass {
             preflight: None,
-            ..pass.clone()
-        }),
-        Hold::Failures(_) => Some(Pass {
+            ..pass
+        },
+        // After the trim it is the patrol that could not look at some: it is due again by itself.
+        Hold::Failures(_) if pass.trimmed => pass,
+        Hold::Failures(_) => Pass {
             rewrite: None,
             verify: None,
-            ..pass.clone()
-        }),
-        // Whatever was rewritten meanwhile may have been written back: start over.
-        Hold::ServerBehind(names) if names.is_empty() => None,
-        Hold::ServerBehind(_) => Some(pass.clone()),
+            verified_up_to: None,
+            ..pass
+        },
+        // Servers that were named have been asked again.
+        Hold::ServerBehind(names) if !names.is_empty() => pass,
+        // One more sweep over what is younger than the last one, and no trust in resourceVersions.
+        Hold::ServerBehind(_) | Hold::NotProven => Pass {
+            unexplained: MAX_UNEXPLAINED - 1,
+            verify: None,
+            ..pass
+        },
     }
 }

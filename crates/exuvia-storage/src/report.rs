@@ -32,6 +32,26 @@ pub struct Report {
     pub peak_concurrency: usize,
     /// Objects that change with every write, because a webhook stamps them. No failure.
     pub mutated: u64,
+    /// Objects that changed when verified because they had been written at another version meanwhile, and did not change
+    /// again. No failure.
+    pub explained: u64,
+    /// Objects that changed when verified, did not change again, and nothing tells why.
+    pub unexplained: u64,
+    /// Objects that changed when verified, and again, with nothing changed in them: an API server stores them at an old
+    /// version.
+    pub came_back: u64,
+    /// Objects that were stored in another form although `storedVersions` listed the storage version alone.
+    pub stored_otherwise: u64,
+    /// A patrol found something that moved without an explanation, and the trimmed versions are listed again.
+    pub put_back: bool,
+    /// Objects whose managedFields lost an owner in the rewrite.
+    pub lost_owners: u64,
+    /// One of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_owners_example: Option<String>,
+    /// What etcd itself showed right before the trim, if it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::audit::Report>,
     /// Objects that were not done, by name as far as they are remembered, and by class.
     pub failures: Failures,
     /// What the preflight found.
@@ -53,7 +73,7 @@ pub enum End {
     Migrated,
     /// Something stands in the way; nothing was trimmed.
     Stalled {
-        /// One of `Preflight`, `Pruning`, `ServerBehind`, `Failures`, `Forbidden`.
+        /// One of `Preflight`, `Pruning`, `ServerBehind`, `NotProven`, `Failures`, `Forbidden`.
         reason: &'static str,
         /// One sentence.
         message: String,

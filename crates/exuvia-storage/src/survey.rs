@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use exuvia_sweep::{Sweep, Verdict};
-use kube::api::ObjectMeta;
+use exuvia_write::{ErrorClass, RetryPolicy};
+use kube::Api;
+use kube::api::{DynamicObject, ListParams, ObjectMeta};
 
 use crate::ownership::Owners;
+use crate::probe::versions_named;
 
 /// What the look tells.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Who names which version in managedFields.
     pub owners: Owners,
@@ -19,7 +22,32 @@ pub struct Survey {
     pub(crate) samples: BTreeMap<String, ObjectMeta>,
 }
 
+/// How many objects a first look takes in.
+const FIRST_LOOK: u32 = 500;
+
 impl Survey {
+    /// A look at the first page only, for a migration that does something in any case: what entries further down name is
+    /// asked for when its turn comes.
+    pub(crate) async fn of_first_page(
+        api: &Api<DynamicObject>,
+        retry: &RetryPolicy,
+    ) -> Result<Self, kube::Error> {
+        let mut attempt = 1;
+        let page = loop {
+            match api.list_metadata(&ListParams::default().limit(FIRST_LOOK)).await {
+                Ok(page) => break page,
+                Err(error) => match retry.after(attempt, ErrorClass::of(&error)) {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => return Err(error),
+                },
+            }
+            attempt += 1;
+        };
+        let survey = Mutex::new(Self::default());
+        page.items.iter().for_each(|object| add(&survey, &object.metadata));
+        Ok(survey.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Sweeps without asking for any object by itself.
     pub async fn of(sweep: Sweep) -> Result<Self, exuvia_sweep::Error> {
         let survey = Mutex::new(Self::default());
@@ -38,12 +66,7 @@ pub(crate) fn add(survey: &Mutex<Survey>, metadata: &ObjectMeta) {
     let mut survey = survey.lock().unwrap_or_else(PoisonError::into_inner);
     survey.objects += 1;
     survey.owners.add(metadata);
-    let named = metadata
-        .managed_fields
-        .iter()
-        .flatten()
-        .filter_map(|entry| entry.api_version.as_deref());
-    for version in named.chain([""]) {
+    for version in versions_named(metadata) {
         if !survey.samples.contains_key(version) {
             let sample = ObjectMeta {
                 name: metadata.name.clone(),

@@ -1,18 +1,21 @@
-//! One object of the verify sweep: patched with nothing, it must come back unchanged.
+//! One object of the verify sweep: patched with nothing, it must come back unchanged; if it moves, why is looked into.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exuvia_sweep::{ResourceVersion, Verdict};
 use exuvia_write::{Effect, Error, ErrorClass, Writer, Written};
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
-use crate::rewrite::failed;
+use crate::definition::Definition;
+use crate::rewrite::{failed, is_gone};
 
-/// The share of proven objects that is patched all the same: 1 %, and at least 500 objects.
+/// The share of proven objects that is patched all the same: 1 %, and at least 100 objects.
 pub(crate) fn sample_share(objects: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a share, not a count
-    let at_least = 500.0 / objects.max(1) as f64;
+    let at_least = 100.0 / objects.max(1) as f64;
     at_least.clamp(0.01, 1.0)
 }
 
@@ -21,17 +24,67 @@ pub(crate) fn sample_share(objects: u64) -> f64 {
 pub(crate) struct Verifier {
     pub(crate) writer: Writer,
     pub(crate) api: Api<DynamicObject>,
-    /// `Some`: a resourceVersion above it proves an object. `None`: nothing does.
-    pub(crate) proof: Option<ResourceVersion>,
+    /// `None` for a built-in type: there a server may well change an object once more by itself (PITFALLS A27).
+    pub(crate) definition: Option<Arc<Definition>>,
+    /// Which objects need no request.
+    pub(crate) trust: Trust,
+    /// A write at another version since then explains a move.
+    pub(crate) since: Option<Timestamp>,
     pub(crate) status_fallback: bool,
-    /// See [`sample_share`].
-    pub(crate) sample: f64,
     pub(crate) found: Found,
 }
 
-/// Whether nothing but the resourceVersion moved, as our own patch would do whose answer was lost. Another's write mostly
-/// shows in generation or managedFields.
-fn is_our_own_move(before: &ObjectMeta, after: &ObjectMeta) -> bool {
+/// Which objects are taken for proven by their resourceVersion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Trust {
+    /// None.
+    Nothing,
+    /// Those at or below it: an earlier sweep patched them, and they were not written since.
+    UpTo(ResourceVersion),
+    /// Those above it, which a settled server has written, but for a random share.
+    Above {
+        r0: ResourceVersion,
+        /// See [`sample_share`].
+        sample: f64,
+    },
+}
+
+/// What a verify sweep found, beside its tally.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Objects that moved, are proven by a second patch, and were written at another version meanwhile.
+    pub(crate) explained: AtomicU64,
+    /// Objects that moved and are proven by a second patch, and nothing tells why.
+    pub(crate) unexplained: AtomicU64,
+    /// Objects that moved twice with nothing changed in them: servers store them in two forms by turns.
+    pub(crate) came_back: AtomicU64,
+    /// Objects that change with every write: a webhook stamps them, which is no failure.
+    pub(crate) mutated: AtomicU64,
+}
+
+impl Found {
+    pub(crate) fn count(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    /// Whether something moved that should not have.
+    pub(crate) fn is_suspicious(&self) -> bool {
+        Self::count(&self.unexplained) + Self::count(&self.came_back) > 0
+    }
+}
+
+/// What an object's moves tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Explained,
+    Unexplained,
+    CameBack,
+    Mutated,
+}
+
+/// Whether nothing but the resourceVersion moved, as when only the encoding is another. A change of content shows in
+/// generation, managedFields, labels or annotations.
+pub(crate) fn is_pure_move(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     let moved = before.resource_version != after.resource_version;
     let alike = ObjectMeta {
         resource_version: before.resource_version.clone(),
@@ -40,56 +93,87 @@ fn is_our_own_move(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     moved && alike == *before
 }
 
-/// What a verify sweep found, beside its tally.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// Objects that moved once and then stood still: some server had them stored at another version.
-    pub(crate) moved: AtomicU64,
-    /// Objects that move with every write: a webhook stamps them, which is no failure.
-    pub(crate) mutated: AtomicU64,
-}
-
 impl Verifier {
     pub(crate) async fn verify(&self, metadata: &ObjectMeta) -> Verdict {
-        let is_proven = self
-            .proof
-            .is_some_and(|r0| ResourceVersion::of(metadata).is_some_and(|version| version > r0));
-        if is_proven && !self.is_sampled() {
+        if self.is_proven(metadata) {
             return Verdict::skipped();
         }
-        match self.patch_settled(metadata.clone()).await {
-            Ok(patched) if patched.effect != Effect::Changed => Verdict::current(),
-            Ok(patched) => match self.patch_settled(patched.object).await {
-                Ok(again) if again.effect == Effect::Changed => {
-                    self.found.mutated.fetch_add(1, Ordering::Relaxed);
-                    Verdict::current()
+        let (before, patched) = match self.patch_settled(metadata.clone()).await {
+            Ok((_, patched)) if patched.effect != Effect::Changed => return Verdict::current(),
+            Ok(patched) => patched,
+            Err(error) => return failed(&self.writer, &self.api, metadata, &error).await,
+        };
+        // It is proven by the answer to a second patch, or not at all.
+        let once = patched.object;
+        let (between, again) = match self.patch_settled(once.clone()).await {
+            Ok(again) => again,
+            Err(error) => {
+                // It did move, and nobody can tell any more why: better one verification too many.
+                let gone = is_gone(&self.writer, &self.api, metadata, &error).await;
+                if !gone {
+                    self.count(self.why_once(&before));
                 }
-                Ok(_) => {
-                    self.found.moved.fetch_add(1, Ordering::Relaxed);
-                    Verdict::rewritten()
-                }
-                Err(error) => {
-                    // It did move, and nobody can tell any more that a webhook stamped it: better one verification too many.
-                    if error.class() != ErrorClass::Gone {
-                        self.found.moved.fetch_add(1, Ordering::Relaxed);
-                    }
-                    failed(&error)
-                }
-            },
-            Err(error) => failed(&error),
+                return failed(&self.writer, &self.api, metadata, &error).await;
+            }
+        };
+        let came_to = match again.effect {
+            Effect::Changed if is_pure_move(&before, &once) && is_pure_move(&between, &again.object) => {
+                Move::CameBack
+            }
+            Effect::Changed => Move::Mutated,
+            _ => self.why_once(&before),
+        };
+        self.count(came_to);
+        match came_to {
+            Move::Mutated => Verdict::current(),
+            _ => Verdict::rewritten(),
         }
     }
 
-    /// Patches the object where it stands. If somebody writes in between, it is read again: else a busy object would be
-    /// taken for one that a server had stored at the old version.
-    async fn patch_settled(&self, mut metadata: ObjectMeta) -> Result<Written<ObjectMeta>, Error> {
+    fn is_proven(&self, metadata: &ObjectMeta) -> bool {
+        let Some(version) = ResourceVersion::of(metadata) else {
+            return false;
+        };
+        match self.trust {
+            Trust::Nothing => false,
+            Trust::UpTo(verified) => version <= verified,
+            Trust::Above { r0, sample } => version > r0 && !is_drawn(sample),
+        }
+    }
+
+    /// Why an object moved once and then stood still.
+    fn why_once(&self, before: &ObjectMeta) -> Move {
+        match &self.definition {
+            None => Move::Explained,
+            Some(definition) if is_explained(definition, before, self.since) => Move::Explained,
+            Some(_) => Move::Unexplained,
+        }
+    }
+
+    fn count(&self, came_to: Move) {
+        let counter = match came_to {
+            Move::Explained => &self.found.explained,
+            Move::Unexplained => &self.found.unexplained,
+            Move::CameBack => &self.found.came_back,
+            Move::Mutated => &self.found.mutated,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Patches the object where it stands, and returns where that was. If somebody writes in between, it is read again:
+    /// else a busy object would be taken for one that a server had stored at the old version.
+    async fn patch_settled(
+        &self,
+        mut metadata: ObjectMeta,
+    ) -> Result<(ObjectMeta, Written<ObjectMeta>), Error> {
         let mut attempt = 1;
         loop {
             // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
             let error = match self.writer.once().rewrite_unmoved(&self.api, &metadata).await {
-                Ok(written) => return Ok(written),
+                Ok(written) => return Ok((metadata, written)),
                 Err(error) if self.status_fallback && error.class() == ErrorClass::Denied => {
-                    return self.writer.rewrite_through_status(&self.api, &metadata).await;
+                    let written = self.writer.rewrite_through_status(&self.api, &metadata).await?;
+                    return Ok((metadata, written));
                 }
                 Err(error) => error,
             };
@@ -98,23 +182,40 @@ impl Verifier {
             };
             tokio::time::sleep(delay).await;
             attempt += 1;
-            // The shortest way to fresh metadata for an `Api` of all namespaces.
-            let fresh = self.writer.dry_run().rewrite(&self.api, &metadata).await?.object;
-            if error.class() == ErrorClass::Ambiguous && is_our_own_move(&metadata, &fresh) {
-                return Ok(Written {
+            let Some(fresh) = self.writer.look(&self.api, &metadata).await? else {
+                return Err(error); // the caller looks for itself whether it is gone
+            };
+            if error.class() == ErrorClass::Ambiguous && is_pure_move(&metadata, &fresh) {
+                let written = Written {
                     object: fresh,
                     effect: Effect::Changed,
-                });
+                };
+                return Ok((metadata, written));
             }
             metadata = fresh;
         }
     }
+}
 
-    /// At random: the standard library's only source of it are the keys of its hash maps.
-    fn is_sampled(&self) -> bool {
-        use std::hash::{BuildHasher, RandomState};
-        #[allow(clippy::cast_precision_loss)]
-        let drawn = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
-        drawn < self.sample
-    }
+/// Whether healthy servers can have made the object move: somebody wrote it at another version since, and a write there may
+/// leave what a write at the endpoint changes, such as a default that only one version has (PITFALLS A35).
+fn is_explained(definition: &Definition, before: &ObjectMeta, since: Option<Timestamp>) -> bool {
+    let Some(since) = since else { return false };
+    before.managed_fields.iter().flatten().any(|entry| {
+        let version = entry.api_version.as_deref().unwrap_or_default();
+        // Both have whole seconds.
+        let is_younger = entry
+            .time
+            .as_ref()
+            .is_some_and(|time| time.0.as_second() >= since.as_second());
+        is_younger && definition.writes_otherwise(version)
+    })
+}
+
+/// At random: the standard library's only source of it are the keys of its hash maps.
+fn is_drawn(share: f64) -> bool {
+    use std::hash::{BuildHasher, RandomState};
+    #[allow(clippy::cast_precision_loss)]
+    let drawn = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    drawn < share
 }

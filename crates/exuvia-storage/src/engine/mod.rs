@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exuvia_sweep::{Control, Progress, ResourceVersion, Sweep};
+use exuvia_sweep::{Control, Progress, Sweep};
 use exuvia_write::Writer;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
@@ -13,21 +13,26 @@ use kube::{Api, Client, Config};
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::builtin::resource_name;
+use crate::clock::ServerClock;
 use crate::definition::Definition;
-use crate::droppable::Outlook;
 use crate::options::{Options, Verify};
-use crate::protocol::{self, Hold, Observed, Pass, Settled, Step};
+use crate::protocol::{self, Crd, Hold, Observed, Pass, Settled, Step};
+use crate::record::Record;
 use crate::report::Report;
-use crate::servers::Servers;
-use crate::verify::{Found, Verifier, sample_share};
+use crate::servers::{ApiServers, Settling};
+use crate::survey::Survey;
+use crate::verify::{Found, Trust, Verifier};
 
 mod run;
 mod steps;
+mod stored_versions;
+mod sweeps;
 
-/// What a migration is busy with, for whoever shows it.
+/// What a migration is busy with, for a progress bar or a status.
 #[derive(Clone, Debug)]
 pub enum Activity {
-    /// Every object's metadata is looked at, samples are dry-run.
+    /// Metadata is looked at, samples are dry-run.
     Preflight,
     /// Nothing but waiting, for so long.
     Settling(Duration),
@@ -41,24 +46,40 @@ pub enum Activity {
     Patrolling(watch::Receiver<Progress>),
 }
 
-/// Migrates one CRD's objects. It can be dropped and made anew at any time: all that matters is in the cluster.
+/// What is migrated.
+#[derive(Clone, Debug)]
+enum Subject {
+    /// A CRD by name.
+    Crd(String),
+    /// A built-in resource. It has no versions to shed, nothing to trim, and nothing tells when the API servers'
+    /// configuration last changed: every object is patched twice.
+    BuiltIn(ApiResource),
+}
+
+/// Migrates one resource's objects. It can be dropped and made again at any time: all that matters is in the cluster.
 pub struct Engine {
     client: Client,
     writer: Writer,
+    subject: Subject,
     name: String,
     options: Options,
     suspended: bool,
     control: Control,
-    servers: Servers,
+    settling: Settling,
+    clock: ServerClock,
     pass: Option<Pass>,
     definition: Option<Arc<Definition>>,
+    /// What the CRD has on record, as it was last read.
+    record: Option<Record>,
     /// When R0 was taken, as far as this process knows.
     r0_at: Option<Instant>,
-    /// When a server was last found behind by what it wrote.
+    /// When objects were last found to move without an explanation.
     unsettled_at: Option<Instant>,
     trimmed_at: Option<Instant>,
-    /// Whether a sweep of this engine has looked at all managedFields.
-    surveyed: bool,
+    /// What the last sweep over all metadata of this engine saw.
+    survey: Option<Survey>,
+    /// Nothing is written: everything that can be told is looked at.
+    rehearsing: bool,
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
     report: Report,
 }
@@ -70,13 +91,6 @@ impl std::fmt::Debug for Engine {
             .field("pass", &self.pass)
             .finish_non_exhaustive()
     }
-}
-
-/// Our monotonic clock at a time that was kept; not later than now, whatever the other clock says.
-fn instant(at: Timestamp) -> Instant {
-    let now = Instant::now();
-    let passed = Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or_default();
-    now.checked_sub(passed).unwrap_or(now)
 }
 
 /// What [`Engine::advance`] came to.
@@ -103,7 +117,26 @@ impl Engine {
         crd: impl Into<String>,
         options: Options,
     ) -> Self {
-        let name = crd.into();
+        Self::about(Subject::Crd(crd.into()), config, client, writer, options)
+    }
+
+    /// An engine for one built-in resource: see [`builtin::find`](crate::builtin::find).
+    pub fn for_builtin(
+        config: &Config,
+        client: Client,
+        writer: Writer,
+        resource: ApiResource,
+        options: Options,
+    ) -> Self {
+        Self::about(Subject::BuiltIn(resource), config, client, writer, options)
+    }
+
+    fn about(subject: Subject, config: &Config, client: Client, writer: Writer, options: Options) -> Self {
+        let name = match &subject {
+            Subject::Crd(name) => name.clone(),
+            Subject::BuiltIn(resource) => resource_name(resource),
+        };
+        let servers = ApiServers::new(config, &options.api_servers, &options.ignored_api_servers);
         let report = Report {
             resource: name.clone(),
             ..Report::default()
@@ -111,31 +144,38 @@ impl Engine {
         Self {
             client,
             writer,
+            subject,
             name,
-            servers: Servers::new(config, &options.api_servers),
+            settling: Settling::new(servers),
+            clock: ServerClock::default(),
             options,
             suspended: false,
             control: Control::new(),
             pass: None,
             definition: None,
+            record: None,
             r0_at: None,
             unsettled_at: None,
             trimmed_at: None,
-            surveyed: false,
+            survey: None,
+            rehearsing: false,
             watcher: Box::new(|_| {}),
             report,
         }
+    }
+
+    /// Shares what is known about the API servers with migrations that run at the same time.
+    #[must_use]
+    pub fn asking(mut self, servers: &ApiServers) -> Self {
+        self.settling = Settling::new(servers.clone());
+        self
     }
 
     /// Goes on with a pass that was kept.
     #[must_use]
     pub fn resume(mut self, pass: Option<Pass>) -> Self {
         if let Some(pass) = &pass {
-            // Where it is not kept when something was, all of the time is waited for.
-            let since = |at: Option<Timestamp>, was: bool| at.map(instant).or(was.then(Instant::now));
-            self.r0_at = since(pass.r0_at, pass.r0.is_some());
-            self.trimmed_at = since(pass.trimmed_at, pass.trimmed);
-            self.unsettled_at = (pass.times_behind > 0).then(Instant::now);
+            self.unsettled_at = (pass.unexplained > 0 || pass.patrol_owed).then(Instant::now);
             self.report.stored_before.clone_from(&pass.stored_before);
         }
         self.pass = pass;
@@ -169,8 +209,18 @@ impl Engine {
     }
 
     /// The CRD as it was last read.
-    pub(crate) fn observed(&self) -> Option<&Definition> {
+    pub fn definition(&self) -> Option<&Definition> {
         self.definition.as_deref()
+    }
+
+    /// What the CRD has on record about its bytes, as it was last read.
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// What this engine's last sweep over all metadata saw; `None`: there was none.
+    pub fn survey(&self) -> Option<&Survey> {
+        self.survey.as_ref()
     }
 
     /// What was done so far.
@@ -184,19 +234,21 @@ impl Engine {
         self.carry_out(step).await
     }
 
-    /// Observes, and says what the next step is, for whoever wants to tell of it before it is done.
+    /// Observes, and says what the next step is, so that it can be told before it is done.
     pub async fn next(&mut self) -> Result<Step, Error> {
         let step = protocol::next(&self.observe().await?);
-        tracing::debug!(crd = %self.name, ?step, "next step");
+        tracing::debug!(resource = %self.name, ?step, "next step");
         Ok(step)
     }
 
-    /// Does what [`next`](Self::next) said. Whatever would be dangerous if the world had changed since looks again itself.
+    /// Does what [`next`](Self::next) said. A step that would be dangerous if the world had changed since looks again
+    /// itself.
     pub async fn carry_out(&mut self, step: Step) -> Result<Advance, Error> {
         if self.control.is_cancelled() {
             return Ok(Advance::Cancelled);
         }
         let started = Instant::now();
+        let mut hold = None;
         match step {
             Step::Begin => self.begin(),
             Step::Preflight => {
@@ -212,65 +264,50 @@ impl Engine {
                 self.verify(full).await?;
                 self.report.timings.verify += started.elapsed().as_secs_f64();
             }
-            Step::Trim(old) => self.trim(&old).await?,
-            Step::Patrol => {
-                if let Some(unfinished) = self.patrol().await? {
-                    return Ok(Advance::Held(Hold::Failures(unfinished)));
-                }
-            }
+            Step::Trim(old) => hold = self.trim(&old).await?,
+            Step::Patrol => hold = self.patrol().await?,
             Step::Wait(time) => return Ok(Advance::Wait(time)),
             Step::Hold(hold) => return Ok(Advance::Held(hold)),
             Step::Done => return Ok(Advance::Done),
         }
-        Ok(Advance::Stepped)
+        Ok(hold.map_or(Advance::Stepped, Advance::Held))
     }
 
     /// Leaves a hold: the next [`advance`](Self::advance) tries again what was in the way.
     pub fn retry(&mut self, hold: &Hold) {
-        self.pass = self.pass.as_ref().and_then(|pass| protocol::resume(hold, pass));
+        self.pass = self.pass.as_ref().map(|pass| protocol::resume(hold, pass));
+    }
+
+    /// Reads the CRD and asks the API servers for the first time, so that waiting for them begins now.
+    pub async fn look_around(&mut self) -> Result<(), Error> {
+        self.observe().await.map(drop)
     }
 
     async fn observe(&mut self) -> Result<Observed, Error> {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let crd = crds.get_opt(&self.name).await?;
-        self.definition = crd.as_ref().map(|crd| {
-            let shed = self.options.shed.clone();
-            Arc::new(Definition {
-                shed,
-                ..Definition::read(crd)
-            })
-        });
-        let mut settled = Settled::Yes { one_by_one: false };
-        if let Some(definition) = &self.definition {
-            self.report.storage_version.clone_from(&definition.crd.storage);
-            self.report.stored_after.clone_from(&definition.crd.stored);
-            if let Some(pass) = &mut self.pass
-                && pass.finds_the_trim_made(&definition.crd)
-            {
-                pass.trimmed_at = Some(Timestamp::now());
-                self.trimmed_at = Some(Instant::now());
+        self.clock.ask(&self.client).await;
+        let crd = match &self.subject {
+            Subject::BuiltIn(_) => Some(Crd::default()),
+            Subject::Crd(name) => {
+                let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+                let found = crds.get_opt(name).await?;
+                self.record = found.as_ref().and_then(Record::read);
+                self.definition = found.as_ref().map(|crd| {
+                    Arc::new(Definition {
+                        shed: self.options.shed.clone(),
+                        ..Definition::read(crd)
+                    })
+                });
+                self.definition.as_ref().map(|definition| definition.crd.clone())
             }
-            if self.needs_servers() {
-                settled = self
-                    .servers
-                    .look(&self.client, definition, self.options.settle)
-                    .await?;
-            }
+        };
+        if let Some(crd) = &crd {
+            self.report.storage_version.clone_from(&crd.storage);
+            self.report.stored_after.clone_from(&crd.stored);
         }
-        if let (Some(since), Settled::Yes { .. }) = (self.unsettled_at, &settled)
-            && let Some(left) = self.left_of_settle(Some(since))
-        {
-            settled = Settled::Wait(left);
-        }
-        match (self.options.verify, &settled) {
-            (Verify::Full, Settled::Yes { .. }) => settled = Settled::Yes { one_by_one: false },
-            (Verify::Proof, Settled::Yes { one_by_one: false }) if self.needs_servers() => {
-                return Err(Error::ProofImpossible);
-            }
-            _ => {}
-        }
+        self.recall_times();
+        let settled = self.settled().await?;
         Ok(Observed {
-            crd: self.definition.as_ref().map(|definition| definition.crd.clone()),
+            crd,
             pass: self.pass.clone(),
             settled,
             full_verify_in: self.left_of_settle(self.r0_at).unwrap_or_default(),
@@ -279,39 +316,75 @@ impl Engine {
         })
     }
 
-    /// Whether the next step depends on what the API servers have understood.
-    fn needs_servers(&self) -> bool {
+    /// Whether all API servers have understood, as far as the next step depends on it.
+    async fn settled(&mut self) -> Result<Settled, Error> {
+        let mut settled = Settled::Yes { accounted: false };
         let pass = self.pass.as_ref();
-        pass.is_some_and(|pass| pass.preflight.is_some() && !pass.trimmed)
+        let is_asked = pass.is_none_or(|pass| pass.wanted && !pass.trimmed);
+        if let Some(definition) = self.definition.clone().filter(|_| is_asked) {
+            let changed = definition.spec_changed_at;
+            let since_change = changed.map(|at| self.clock.since(at)).unwrap_or_default();
+            settled = self
+                .settling
+                .look(&self.client, &definition, since_change, self.options.settle)
+                .await?;
+            let matters = pass_is_past_preflight(self.pass.as_ref());
+            if self.options.verify == Verify::Proof
+                && settled == (Settled::Yes { accounted: false })
+                && matters
+            {
+                return Err(Error::ProofImpossible);
+            }
+        }
+        if let (Some(left), Settled::Yes { .. }) = (self.left_of_settle(self.unsettled_at), &settled) {
+            settled = Settled::Wait(left);
+        }
+        if let (Verify::Full, Settled::Yes { accounted }) = (self.options.verify, &mut settled) {
+            *accounted = false;
+        }
+        Ok(settled)
     }
 
-    /// What is left of one settle time that began then; nothing of one that never began.
+    /// Turns times that were kept into our own monotonic clock's. Where none was kept, all of the time is waited for.
+    fn recall_times(&mut self) {
+        let Some(pass) = &self.pass else { return };
+        let now = Instant::now();
+        let then = |at: Option<Timestamp>| {
+            let passed = at.map(|at| self.clock.since(at)).unwrap_or_default();
+            now.checked_sub(passed).unwrap_or(now)
+        };
+        if self.r0_at.is_none() && pass.r0.is_some() {
+            self.r0_at = Some(then(pass.r0_at));
+        }
+        if self.trimmed_at.is_none() && pass.trimmed {
+            self.trimmed_at = Some(then(pass.trimmed_at));
+        }
+    }
+
+    /// What is left of one settle time that began then; nothing of one that never began. Nothing tells when an API server
+    /// was given another configuration, so a built-in resource has nothing to wait for.
     fn left_of_settle(&self, since: Option<Instant>) -> Option<Duration> {
+        if matches!(self.subject, Subject::BuiltIn(_)) {
+            return None;
+        }
         let left = self.options.settle.saturating_sub(since?.elapsed());
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// What a kept report of this CRD may say of its versions now: those that may be dropped, and what holds the others.
-    ///
-    /// Ownership is as the last survey, verify or patrol sweep of this engine saw it; `None`: there was none.
-    pub fn outlook(&self) -> Option<Outlook> {
-        let definition = self.definition.as_ref().filter(|_| self.surveyed)?;
-        Some(Outlook::of(definition, &self.report.owners))
-    }
-
-    fn verifier(&self, proof: Option<ResourceVersion>) -> Verifier {
+    fn verifier(&self, trust: Trust) -> Verifier {
         Verifier {
             writer: self.writer.clone(),
             api: self.api(),
-            proof,
+            definition: self.definition.clone(),
+            trust,
+            since: self.pass.as_ref().and_then(|pass| pass.r0_at),
             status_fallback: self.options.status_fallback,
-            sample: sample_share(self.report.rewrite.done()),
             found: Found::default(),
         }
     }
 
-    fn sweep(&self, resource: &ApiResource) -> Sweep {
-        let sweep = Sweep::of(self.client.clone(), resource)
+    fn sweep(&self) -> Sweep {
+        let sweep = Sweep::of(self.client.clone(), &self.resource())
             .page_size(self.options.page_size)
             .max_concurrency(self.options.max_concurrency)
             .controlled_by(&self.control);
@@ -321,19 +394,23 @@ impl Engine {
         }
     }
 
+    /// The resource at the endpoint that is asked.
     fn resource(&self) -> ApiResource {
-        let definition = self.definition();
-        definition.resource(definition.endpoint().unwrap_or(&definition.crd.storage))
+        match (&self.subject, &self.definition) {
+            (Subject::BuiltIn(resource), _) => resource.clone(),
+            (Subject::Crd(_), Some(definition)) => {
+                definition.resource(definition.endpoint().unwrap_or(&definition.crd.storage))
+            }
+            (Subject::Crd(_), None) => unreachable!("a step other than Begin needs a CRD, and the rules saw one"),
+        }
     }
 
     fn api(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &self.resource())
     }
 
-    fn definition(&self) -> Arc<Definition> {
-        self.definition
-            .clone()
-            .expect("a step other than Begin needs a CRD, and the rules saw one")
+    fn crds(&self) -> Api<CustomResourceDefinition> {
+        Api::all(self.client.clone())
     }
 
     fn remember(&mut self, change: impl FnOnce(&mut Pass)) {
@@ -341,4 +418,8 @@ impl Engine {
             change(pass);
         }
     }
+}
+
+fn pass_is_past_preflight(pass: Option<&Pass>) -> bool {
+    pass.is_some_and(|pass| pass.preflight.is_some())
 }

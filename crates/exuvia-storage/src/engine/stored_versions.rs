@@ -1,0 +1,199 @@
+//! What is written to the CRD's status: the trim, what is put back, and the record of what was proven.
+
+use std::time::Instant;
+
+use exuvia_sweep::ResourceVersion;
+use exuvia_write::{ErrorClass, Writer};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use super::{Activity, Engine, Subject};
+use crate::Error;
+use crate::audit::{self, audit};
+use crate::definition::Definition;
+use crate::protocol::{Hold, Pass};
+use crate::record::Record;
+use crate::report::Verified;
+
+impl Engine {
+    /// Removes exactly the old versions, under the lock, and puts on record what was proven. On a 409 the next observation
+    /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself shows something else.
+    pub(super) async fn trim(&mut self, old: &[String]) -> Result<Option<Hold>, Error> {
+        (self.watcher)(Activity::Trimming);
+        if let Some(hold) = self.audit_etcd().await? {
+            return Ok(Some(hold));
+        }
+        if let Subject::BuiltIn(_) = self.subject {
+            // There is nothing to trim, and no version that a server could bring back.
+            self.remember(|pass| (pass.trimmed, pass.patrolled) = (true, true));
+            return Ok(None);
+        }
+        let record = self.record_of(self.pass.as_ref());
+        let at = record.at;
+        let trimmed = |crd: &mut CustomResourceDefinition| {
+            retain(crd, old);
+            record.write(crd);
+        };
+        if self.write_status(&self.writer, trimmed).await? {
+            self.trimmed_at = Some(Instant::now());
+            self.report.stored_after.retain(|version| !old.contains(version));
+            self.remember(|pass| (pass.trimmed, pass.trimmed_at) = (true, Some(at)));
+        }
+        Ok(None)
+    }
+
+    /// Tries the trim without carrying it out: better to know before 10,000 objects are rewritten that we may not.
+    pub(super) async fn try_trim(&self) -> Result<(), Error> {
+        let Some(definition) = &self.definition else {
+            return Ok(());
+        };
+        let old = definition.crd.old_versions();
+        let record = self.record_of(self.pass.as_ref());
+        let trimmed = |crd: &mut CustomResourceDefinition| {
+            retain(crd, &old);
+            record.write(crd);
+        };
+        self.write_status(&self.writer.dry_run(), trimmed).await.map(drop)
+    }
+
+    fn record_of(&self, pass: Option<&Pass>) -> Record {
+        let pass = pass.cloned().unwrap_or_default();
+        Record {
+            uid: pass.uid,
+            generation: pass.generation,
+            storage_version: self.report.storage_version.clone(),
+            verified: if pass.verified_in_full {
+                Verified::Full
+            } else {
+                Verified::Proof
+            },
+            r1: pass.r1,
+            at: self.clock.now(),
+            patrolled: false,
+        }
+    }
+
+    /// The last gate before the trim, if the user can read etcd: the only proof there is.
+    async fn audit_etcd(&mut self) -> Result<Option<Hold>, Error> {
+        let Some(etcd) = &self.options.etcd else {
+            return Ok(None);
+        };
+        let report = audit(&audit::Options {
+            resources: vec![self.name.clone()],
+            ..etcd.clone()
+        })
+        .await
+        .map_err(|error| Error::Audit(Box::new(error)))?;
+        // A resource without an object is not below the prefix at all.
+        let is_current = report.resources.is_empty() || report.is_current();
+        self.report.audit = Some(report);
+        if is_current {
+            return Ok(None);
+        }
+        // The sweeps were wrong about something: the next try looks at everything.
+        self.remember(|pass| (pass.verify, pass.verified_up_to) = (None, None));
+        Ok(Some(Hold::NotProven))
+    }
+
+    /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile, and takes back what is on
+    /// record; `false`: the CRD is gone, or was flipped, which explains by itself that objects moved.
+    ///
+    /// If somebody else trimmed, nobody knows which version it was: all others of the CRD are listed until it is proven.
+    pub(super) async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
+        let crds = self.crds();
+        let found = match &self.subject {
+            Subject::Crd(name) => crds.get_opt(name).await?,
+            Subject::BuiltIn(_) => None,
+        };
+        let is_same = |crd: &CustomResourceDefinition| {
+            (crd.metadata.uid.as_ref(), crd.metadata.generation) == (Some(&pass.uid), Some(pass.generation))
+        };
+        let Some(crd) = found.filter(is_same) else {
+            return Ok(false);
+        };
+        let put_back = |crd: &mut CustomResourceDefinition| {
+            let definition = Definition::read(crd);
+            let all: Vec<String> = definition.versions.into_iter().map(|version| version.name).collect();
+            let is_old = |version: &&String| **version != definition.crd.storage;
+            let before: Vec<&String> = pass.stored_before.iter().filter(is_old).collect();
+            let missing = match before.is_empty() {
+                true => all.iter().filter(is_old).collect(),
+                false => before,
+            };
+            let stored = crd
+                .status
+                .get_or_insert_default()
+                .stored_versions
+                .get_or_insert_default();
+            for version in missing.into_iter().filter(|version| all.contains(version)) {
+                if !stored.contains(version) {
+                    stored.push(version.clone());
+                }
+            }
+            Record::erase(crd);
+        };
+        self.writer.patch_status(&crds, &crd, put_back).await?;
+        tracing::warn!(resource = %self.name, "objects were stored at another version than storedVersions lists: put back until it is proven");
+        Ok(true)
+    }
+
+    /// Puts on record that the patrol has been; `false`: the CRD is another by now, or lists an old version again.
+    pub(super) async fn note_patrol(&self, r1: Option<ResourceVersion>) -> Result<bool, Error> {
+        let crds = self.crds();
+        let Some(crd) = crds.get_opt(&self.name).await? else {
+            return Ok(false);
+        };
+        let pass = self.pass.clone().unwrap_or_default();
+        let holds = |crd: &CustomResourceDefinition| {
+            let now = Definition::read(crd).crd;
+            now.uid == pass.uid && now.generation == pass.generation && now.old_versions().is_empty()
+        };
+        let record = Record {
+            r1,
+            patrolled: true,
+            ..self.record_of(Some(&pass))
+        };
+        let noted = |crd: &mut CustomResourceDefinition| {
+            if holds(crd) {
+                record.write(crd);
+            }
+        };
+        let written = self.writer.patch_status(&crds, &crd, noted).await?;
+        Ok(holds(&written.object))
+    }
+
+    /// Writes the CRD's status if it is still the one that was observed; `false`: it is not, observe again.
+    async fn write_status(
+        &self,
+        writer: &Writer,
+        change: impl Fn(&mut CustomResourceDefinition),
+    ) -> Result<bool, Error> {
+        let (Some(definition), crds) = (&self.definition, self.crds()) else {
+            return Ok(false);
+        };
+        let Some(crd) = crds.get_opt(&self.name).await? else {
+            return Ok(false);
+        };
+        let now = Definition::read(&crd);
+        // Labels and annotations, too: whoever asked us to stop by one of them shall not find the CRD trimmed.
+        let is_same = now.crd == definition.crd
+            && now.labels == definition.labels
+            && now.annotations == definition.annotations;
+        if !is_same {
+            return Ok(false);
+        }
+        match writer.once().patch_status_locked(&crds, &crd, change).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.class() == ErrorClass::Conflict => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn retain(crd: &mut CustomResourceDefinition, old: &[String]) {
+    let stored = crd
+        .status
+        .get_or_insert_default()
+        .stored_versions
+        .get_or_insert_default();
+    stored.retain(|version| !old.contains(version));
+}
