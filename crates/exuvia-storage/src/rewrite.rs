@@ -85,8 +85,8 @@ pub(crate) fn failed(error: &Error) -> Verdict {
     match class {
         // An object that was made anew meanwhile was stored by the server as it is now.
         _ if matches!(error, Error::Recreated { .. }) => Verdict::gone(),
-        // The endpoint's 404 says nothing about the object.
-        ErrorClass::Gone if !error.is_unserved() => Verdict::gone(),
+        // A 404 that names the object. One about the endpoint or the namespace is `Missing` (PITFALLS A33).
+        ErrorClass::Gone => Verdict::gone(),
         ErrorClass::Conflict => Verdict::conflict(said(error)),
         _ => Verdict::failed(class.as_str(), said(error)).under(Pressure::of(class)),
     }
