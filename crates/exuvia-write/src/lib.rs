@@ -117,7 +117,7 @@ pub use create::{Adopted, Delete, Deleted};
 pub use diff::{Inexpressible, diff};
 pub use error::{Error, Refusal, brief};
 pub use finalizer::Finalizer;
-pub use ownership::{EntryId, Fate, Plan, field_paths, plan_move, unite_fields};
+pub use ownership::{EntryId, Fate, Plan, field_paths, lost_owners, plan_move, unite_fields};
 pub use retry::RetryPolicy;
 pub use rewrite::Moved;
 pub use target::{Target, Verb};
