@@ -67,8 +67,8 @@ impl Events {
         match tokio::time::timeout(PATIENCE, self.writer.create(&api, &event)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) if error.is_already_exists() => {}
-            // The object's namespace goes or is gone: nobody is left to read it.
-            Ok(Err(error)) if error.class() == ErrorClass::Gone => {
+            // The object's namespace is gone: nobody is left to read it.
+            Ok(Err(error)) if error.class() == ErrorClass::Missing && !error.is_unserved() => {
                 tracing::debug!(reason, %error, "no event");
             }
             Ok(Err(error)) => tracing::warn!(reason, %error, "no event"),

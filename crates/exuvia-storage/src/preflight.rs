@@ -150,7 +150,7 @@ pub(crate) async fn answers(
                     return Some(Obstacle::forbidden(&error.to_string()));
                 }
                 ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::Conflict => {}
-                ErrorClass::Gone if !error.is_unserved() => {}
+                ErrorClass::Gone => {}
                 _ => {
                     return Some(Obstacle::NoAnswer {
                         object: object_name(metadata),

@@ -49,7 +49,7 @@ const MAX_CONCURRENCY: usize = 32;
 ///     match writer.rewrite(api, &object.metadata).await {
 ///         Ok(written) if written.effect == Effect::Changed => Verdict::rewritten(),
 ///         Ok(_) => Verdict::current(),
-///         Err(error) if error.class() == ErrorClass::Gone && !error.is_unserved() => Verdict::gone(),
+///         Err(error) if error.class() == ErrorClass::Gone => Verdict::gone(),
 ///         Err(error) => {
 ///             let class = error.class();
 ///             Verdict::failed(class.as_str(), error.to_string()).under(Pressure::of(class))

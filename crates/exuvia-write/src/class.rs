@@ -1,8 +1,10 @@
-//! What a failed request means for its caller: one of nine classes, by HTTP code, reason and a few known texts.
+//! What a failed request means for its caller: one of ten classes, by HTTP code, reason and a few known texts.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
 use kube::core::{Status, response::reason};
+
+use crate::Target;
 
 /// What a failed request means for its caller.
 ///
@@ -13,15 +15,22 @@ use kube::core::{Status, response::reason};
 /// use exuvia_write::ErrorClass;
 /// use kube::core::Status;
 ///
-/// // kube's own `is_not_found` misses a 404 whose body is plain text.
+/// // A 404 that names no object is about the endpoint. (kube's own `is_not_found` misses one whose body is plain text.)
 /// let plain = kube::Error::Api(Status::failure("404 page not found", "Failed to parse error data").with_code(404).boxed());
-/// assert_eq!(ErrorClass::of(&plain), ErrorClass::Gone);
-/// assert_eq!(ErrorClass::of(&plain).as_str(), "gone");
+/// assert_eq!(ErrorClass::of(&plain), ErrorClass::Missing);
+/// assert_eq!(ErrorClass::of(&plain).as_str(), "missing");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// 404: no such object (or no such endpoint, see [`Error::is_unserved`](crate::Error::is_unserved)).
+    /// 404 that names the object: it does not exist.
+    ///
+    /// Of a write, the very object that was to be written. A bare kube error has no target to compare with: there it is
+    /// the object that the server names, whichever that is.
     Gone,
+    /// 404 that is not about the object: something that the request needs is not there. The endpoint is not served (see
+    /// [`Error::is_unserved`](crate::Error::is_unserved)), or the object's namespace is gone. The object may well exist
+    /// (PITFALLS A33).
+    Missing,
     /// 409: somebody else wrote first, owns the field, or made an object of that name. Read again and decide anew.
     Conflict,
     /// 401, 403, or an admission policy or webhook said no. Repeating it will not help.
@@ -44,8 +53,9 @@ pub enum ErrorClass {
 
 impl ErrorClass {
     /// Every class by its [`as_str`](Self::as_str) name: the bounded set of values that a metric label may take.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 10] = [
         "gone",
+        "missing",
         "conflict",
         "denied",
         "invalid",
@@ -67,6 +77,17 @@ impl ErrorClass {
         }
     }
 
+    /// The class of an error that a request about `target` met: a 404 about anything else is no word about the target.
+    pub(crate) fn of_request(error: &kube::Error, target: &Target) -> Self {
+        let class = Self::of(error);
+        let is_named = matches!(error, kube::Error::Api(status) if names(status, target));
+        if class == Self::Gone && !is_named {
+            Self::Missing
+        } else {
+            class
+        }
+    }
+
     /// The class of a `Status` that the server sent.
     pub fn of_status(status: &Status) -> Self {
         let retry_after = status
@@ -83,7 +104,8 @@ impl ErrorClass {
             // A policy answers 422 (PITFALLS A15) and a webhook whatever it likes: both are a "no", not a bad object.
             400..=428 if says_denied(&status.message) => Self::Denied,
             401 | 403 => Self::Denied,
-            404 => Self::Gone,
+            404 if names_an_object(status) => Self::Gone,
+            404 => Self::Missing,
             408 | 502 | 504 => Self::Ambiguous,
             409 => Self::Conflict,
             410 => Self::Expired,
@@ -109,6 +131,7 @@ impl ErrorClass {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gone => "gone",
+            Self::Missing => "missing",
             Self::Conflict => "conflict",
             Self::Denied => "denied",
             Self::Invalid => "invalid",
@@ -124,6 +147,7 @@ impl ErrorClass {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Gone => "Gone",
+            Self::Missing => "Missing",
             Self::Conflict => "Conflict",
             Self::Denied => "Denied",
             Self::Invalid => "Invalid",
@@ -159,6 +183,25 @@ fn code_of(reason: &str) -> u16 {
         reason::TIMEOUT => 504,
         _ => 0,
     }
+}
+
+/// Whether the `Status` is about an object at all, and not about an endpoint.
+pub(crate) fn names_an_object(status: &Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| !details.name.is_empty())
+}
+
+/// Whether the `Status` is about this very object. The server gives the resource, `widgets`, as the `kind`.
+fn names(status: &Status, target: &Target) -> bool {
+    let (plural, group) = target
+        .resource
+        .split_once('.')
+        .unwrap_or((target.resource.as_str(), ""));
+    status.details.as_ref().is_some_and(|details| {
+        details.name == target.name && details.kind == plural && details.group == group
+    })
 }
 
 fn says_denied(message: &str) -> bool {
@@ -219,7 +262,7 @@ mod tests {
             (400, ErrorClass::Invalid),
             (401, ErrorClass::Denied),
             (403, ErrorClass::Denied),
-            (404, ErrorClass::Gone),
+            (404, ErrorClass::Missing),
             (405, ErrorClass::Fatal),
             (409, ErrorClass::Conflict),
             (410, ErrorClass::Expired),
@@ -238,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_reason_decides_where_the_code_is_missing() {
-        assert_eq!(class(0, "NotFound", ""), ErrorClass::Gone);
+        assert_eq!(class(0, "NotFound", ""), ErrorClass::Missing);
         assert_eq!(class(0, "Conflict", ""), ErrorClass::Conflict);
         assert_eq!(class(0, "AlreadyExists", ""), ErrorClass::Conflict);
         assert_eq!(class(0, "Expired", ""), ErrorClass::Expired);
@@ -295,15 +338,67 @@ mod tests {
         );
     }
 
+    fn details(group: &str, kind: &str, name: &str) -> StatusDetails {
+        StatusDetails {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        }
+    }
+
+    /// PITFALLS A33.
+    #[test]
+    fn an_object_is_gone_only_by_a_404_that_names_it() {
+        let target = |resource: &str, name: &str| Target {
+            resource: resource.to_owned(),
+            version: "v1".to_owned(),
+            namespace: Some("shop".to_owned()),
+            name: name.to_owned(),
+        };
+        let not_found = |details: StatusDetails| {
+            let status = Status::failure("not found", "NotFound").with_code(404);
+            kube::Error::Api(status.with_details(details).boxed())
+        };
+        let widget = target("widgets.example.dev", "w");
+        for (error, class) in [
+            (
+                not_found(details("example.dev", "widgets", "w")),
+                ErrorClass::Gone,
+            ),
+            (
+                not_found(details("example.dev", "widgets", "v")),
+                ErrorClass::Missing,
+            ),
+            (
+                not_found(details("example.org", "widgets", "w")),
+                ErrorClass::Missing,
+            ),
+            (not_found(details("", "namespaces", "w")), ErrorClass::Missing),
+            (not_found(details("", "", "")), ErrorClass::Missing),
+        ] {
+            assert_eq!(ErrorClass::of_request(&error, &widget), class, "{error:?}");
+        }
+        let map = not_found(details("", "configmaps", "m"));
+        assert_eq!(
+            ErrorClass::of_request(&map, &target("configmaps", "m")),
+            ErrorClass::Gone
+        );
+        // Without a target the server's word is all there is.
+        assert_eq!(ErrorClass::of(&map), ErrorClass::Gone);
+        assert_eq!(
+            ErrorClass::of(&not_found(details("", "", ""))),
+            ErrorClass::Missing
+        );
+    }
+
     #[test]
     fn the_servers_delay_is_kept() {
         let details = StatusDetails {
-            name: String::new(),
-            group: String::new(),
-            kind: String::new(),
-            uid: String::new(),
-            causes: Vec::new(),
             retry_after_seconds: 7,
+            ..details("", "", "")
         };
         let status = Status::failure("busy", "TooManyRequests")
             .with_code(429)
@@ -317,6 +412,7 @@ mod tests {
     fn names_are_bounded() {
         for class in [
             ErrorClass::Gone,
+            ErrorClass::Missing,
             ErrorClass::Conflict,
             ErrorClass::Denied,
             ErrorClass::Invalid,

@@ -2,7 +2,7 @@
 
 use kube::core::Status;
 
-use crate::{EntryId, ErrorClass, Inexpressible, Target, Verb};
+use crate::{EntryId, ErrorClass, Inexpressible, Target, Verb, class::names_an_object};
 
 /// Why a write failed.
 ///
@@ -11,6 +11,7 @@ use crate::{EntryId, ErrorClass, Inexpressible, Target, Verb};
 /// fn next_step(error: &Error) -> &'static str {
 ///     match error.class() {
 ///         ErrorClass::Gone => "done, nothing left to do",
+///         ErrorClass::Missing => "not done: the endpoint or the namespace is not there, the object may be",
 ///         ErrorClass::Conflict => "read again and decide anew",
 ///         ErrorClass::Throttled(_) | ErrorClass::Transient(_) => "come back later",
 ///         _ => "tell a human",
@@ -31,7 +32,7 @@ pub enum Error {
         why: Refusal,
     },
     /// The server, or the way to it, said no. The error is as kube gives it.
-    #[error("{verb} {target}: {} [{class}]", brief(source))]
+    #[error("{verb} {target}: {} [{class}]{}", brief(source), way_out(*class, source))]
     Server {
         /// What was to be done.
         verb: Verb,
@@ -217,15 +218,30 @@ impl Error {
 
     /// A 404 that is about the endpoint and not about the object: the kind or its version is not served.
     ///
-    /// Its class is [`ErrorClass::Gone`] as well. Whoever takes "gone" for "done" must ask this first.
+    /// Its class is [`ErrorClass::Missing`], as is that of a 404 about something else, such as the object's namespace.
     pub fn is_unserved(&self) -> bool {
-        let named = |status: &Status| {
-            status
-                .details
-                .as_ref()
-                .is_some_and(|details| !details.name.is_empty())
-        };
-        self.class() == ErrorClass::Gone && self.status().is_some_and(|status| !named(status))
+        self.class() == ErrorClass::Missing && self.status().is_some_and(|status| !names_an_object(status))
+    }
+}
+
+/// What to do about a 404 that is not about the object: the server's own words leave that open.
+fn way_out(class: ErrorClass, error: &kube::Error) -> String {
+    match error {
+        _ if class != ErrorClass::Missing => String::new(),
+        kube::Error::Api(status) if names_an_object(status) => {
+            let details = status.details.as_ref();
+            let (kind, name) = details.map_or(("", ""), |details| (&details.kind, &details.name));
+            let repair = if kind == "namespaces" {
+                ": create the namespace again and repeat"
+            } else {
+                ""
+            };
+            format!(
+                "; that is about {kind} \"{name}\" and not about the object, which may still exist{repair}"
+            )
+        }
+        _ => "; the server does not serve this endpoint: check group, version and whether the crd is there"
+            .to_owned(),
     }
 }
 

@@ -42,6 +42,7 @@
 //! | [`delete`](Writer::delete) | hits the object of this uid and no other | |
 //! | [`rewrite`](Writer::rewrite) | stores the object anew, changing nothing | say for sure that it was this call that changed something |
 //! | [`rewrite_unmoved`](Writer::rewrite_unmoved) | the same, a 409 if the content is not as it was read | tell a rewrite by somebody else in the same moment from its own |
+//! | [`look`](Writer::look) | reads the metadata as etcd has it; "there is none" only by a 404 that names the object | |
 //! | [`move_ownership`](Writer::move_ownership) | every field keeps its owner; a list that the server ignored is an error | judge whether a path means the same at another version |
 //!
 //! For all of them: the answer is the server's, so that the next write starts from a fresh resourceVersion. An object
@@ -54,10 +55,11 @@
 //!
 //! # What an error means
 //!
-//! [`ErrorClass`] tells by code, reason and known texts: `Gone` (404), `Conflict` (409), `Denied` (401, 403, policies,
-//! webhooks), `Invalid` (400, 413, 422), `Expired` (410), `Throttled` (429), `Transient` (503, a 500 without reason, a
-//! webhook that is down, 429 "storage is (re)initializing"), `Ambiguous` (504, 502, cut, timeout), `Fatal`. The error as
-//! the server gave it is beside it: [`Error::status`].
+//! [`ErrorClass`] tells by code, reason and known texts: `Gone` (a 404 that names the object), `Missing` (any other
+//! 404: the endpoint, the namespace), `Conflict` (409), `Denied` (401, 403, policies, webhooks),
+//! `Invalid` (400, 413, 422), `Expired` (410), `Throttled` (429), `Transient` (503, a 500 without reason, a webhook that
+//! is down, 429 "storage is (re)initializing"), `Ambiguous` (504, 502, cut, timeout), `Fatal`. The error as the server
+//! gave it is beside it: [`Error::status`].
 //!
 //! # Footguns that remain
 //!
@@ -84,8 +86,10 @@
 //! - **A null that shall stay** cannot be sent by a merge patch and is refused. The usual cause is an `Option` without
 //!   `skip_serializing_if`.
 //! - **404 on `/status`.** The server has the same 404 for an object that is gone and for a kind without a status
-//!   subresource. The writer looks, and says [`Error::NoStatus`]; `Gone` for a kind that is not served at all is told by
-//!   [`Error::is_unserved`].
+//!   subresource. The writer looks, and says [`Error::NoStatus`].
+//! - **404 for an object that exists.** Its namespace was finalized by force, and a webhook with a `namespaceSelector` is
+//!   asked: the server answers 404 about the namespace. That is [`ErrorClass::Missing`] and never "gone"; so is the 404
+//!   of a kind that is not served ([`Error::is_unserved`]). [`Writer::look`] tells for sure.
 
 mod apply;
 mod change;
@@ -113,7 +117,7 @@ pub use create::{Adopted, Delete, Deleted};
 pub use diff::{Inexpressible, diff};
 pub use error::{Error, Refusal, brief};
 pub use finalizer::Finalizer;
-pub use ownership::{EntryId, Fate, Plan, field_paths, plan_move, unite_fields};
+pub use ownership::{EntryId, Fate, Plan, field_paths, lost_owners, plan_move, unite_fields};
 pub use retry::RetryPolicy;
 pub use rewrite::Moved;
 pub use target::{Target, Verb};

@@ -60,6 +60,7 @@ impl RetryPolicy {
             ErrorClass::Conflict => self.conflicts,
             ErrorClass::Throttled(_) | ErrorClass::Transient(_) | ErrorClass::Ambiguous => self.attempts,
             ErrorClass::Gone
+            | ErrorClass::Missing
             | ErrorClass::Denied
             | ErrorClass::Invalid
             | ErrorClass::Expired
@@ -111,6 +112,7 @@ mod tests {
         let policy = RetryPolicy::default();
         for class in [
             ErrorClass::Gone,
+            ErrorClass::Missing,
             ErrorClass::Denied,
             ErrorClass::Invalid,
             ErrorClass::Expired,

@@ -1,11 +1,12 @@
-//! Writes whose point is to change nothing that anybody can see: `rewrite` and `move_ownership`.
+//! Writes whose point is to change nothing that anybody can see, `rewrite` and `move_ownership`, and `look`, which confirms.
 
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
     Api, Resource,
-    api::{ObjectMeta, PatchParams},
+    api::{GetParams, ObjectMeta, PatchParams},
+    core::Request as Requests,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -101,6 +102,40 @@ impl Writer {
         };
         let body = json!({"metadata": {"resourceVersion": version}});
         self.rewrite_with(api, Part::Main, metadata, &body).await
+    }
+
+    /// Reads the metadata of that very object, as etcd has it and not a cache: `None` only if the server answers with a 404
+    /// that names the object.
+    ///
+    /// This is how to make sure that an object is gone: a write may answer 404 because its namespace is gone or its
+    /// endpoint is not served, while the object exists (PITFALLS A33). An object of another uid under the name is
+    /// returned too; compare. The gate is not asked and the observer not told, as nothing is written.
+    ///
+    /// ```no_run
+    /// # async fn example(writer: exuvia_write::Writer, api: kube::Api<kube::core::DynamicObject>,
+    /// #     metadata: kube::api::ObjectMeta) -> Result<(), exuvia_write::Error> {
+    /// let live = writer.look(&api, &metadata).await?;
+    /// let is_gone = live.is_none_or(|live| live.uid != metadata.uid);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn look<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        metadata: &ObjectMeta,
+    ) -> Result<Option<ObjectMeta>, Error> {
+        let verb = Verb::Look;
+        let place = Place::of(api, metadata, verb)?;
+        let request = Requests::new(place.collection.as_str()).get(&place.target.name, &GetParams::default());
+        let call = Call::new(verb, place, api.clone().into_client(), request, Extent::Metadata)?;
+        match self.read(&call).await {
+            Ok(live) => {
+                let Partial { metadata } = call.answer(&live)?;
+                Ok(Some(metadata))
+            }
+            Err(error) if error.class() == ErrorClass::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn rewrite_part<K: Resource + Clone>(

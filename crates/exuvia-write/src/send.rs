@@ -142,7 +142,7 @@ impl Extent {
 }
 
 fn failed(verb: Verb, target: &Target, error: kube::Error) -> Error {
-    let class = ErrorClass::of(&error);
+    let class = ErrorClass::of_request(&error, target);
     Error::Server {
         verb,
         target: Box::new(target.clone()),
@@ -183,14 +183,17 @@ impl Writer {
             };
             match delay {
                 Some(delay) => tokio::time::sleep(delay).await,
-                None if class == ErrorClass::Gone => return Err(self.gone(call, error).await),
+                None if class == ErrorClass::Gone || error.is_unserved() => {
+                    return Err(self.gone(call, error).await);
+                }
                 None => return Err(error),
             }
         }
     }
 
-    /// A kind without a status subresource answers `/status` with the very 404 that it has for an object that is gone.
-    /// To take the one for the other would be to give an object up, so the object itself is asked for.
+    /// A kind without a status subresource answers `/status` with the very 404 that it has for an object that is gone
+    /// (custom resources), or with that of an endpoint that is not served (built-ins). To take the one for the other
+    /// would be to give an object up, so the object itself is asked for.
     async fn gone(&self, call: &Call, error: Error) -> Error {
         let on_status = call.request.uri().path().strip_prefix(&call.path) == Some("/status");
         if on_status && self.read(call).await.is_ok() {
@@ -269,7 +272,7 @@ impl Writer {
         }
         let outcome = match &answer {
             Ok(_) => Outcome::Written,
-            Err(error) => Outcome::Failed(ErrorClass::of(error)),
+            Err(error) => Outcome::Failed(ErrorClass::of_request(error, &call.target)),
         };
         self.report(call.verb, &call.target, number, outcome, began.elapsed());
         answer.map_err(|error| failed(call.verb, &call.target, error))

@@ -29,6 +29,8 @@ pub enum Verb {
     Rewrite,
     /// managedFields entries given another version.
     MoveOwnership,
+    /// A read of the object's metadata. Not a write: only errors know it, the gate and the observer do not.
+    Look,
 }
 
 impl Verb {
@@ -45,6 +47,7 @@ impl Verb {
             Self::RemoveFinalizer => "remove_finalizer",
             Self::Rewrite => "rewrite",
             Self::MoveOwnership => "move_ownership",
+            Self::Look => "look",
         }
     }
 }

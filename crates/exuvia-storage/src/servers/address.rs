@@ -21,7 +21,7 @@ pub(super) async fn listed(client: &Client) -> Result<Vec<http::Uri>, kube::Erro
     let slices = match slices.list(&of_kubernetes).await {
         Ok(slices) => slices,
         Err(error) => match ErrorClass::of(&error) {
-            ErrorClass::Denied | ErrorClass::Gone => return Ok(Vec::new()),
+            ErrorClass::Denied | ErrorClass::Missing => return Ok(Vec::new()),
             _ => return Err(error),
         },
     };

@@ -92,7 +92,7 @@ async fn rewrite(writer: &Writer, api: &Api<DynamicObject>, metadata: &ObjectMet
     match writer.rewrite(api, metadata).await {
         Ok(written) if written.effect == Effect::Changed => Verdict::rewritten(),
         Ok(_) => Verdict::current(),
-        Err(error) if error.class() == ErrorClass::Gone && !error.is_unserved() => Verdict::gone(),
+        Err(error) if error.class() == ErrorClass::Gone => Verdict::gone(),
         Err(error) => {
             let class = error.class();
             Verdict::failed(class.as_str(), error.to_string()).under(Pressure::of(class))

@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Answer, Script, TIMEOUT, map, read, set_apple, status, writer};
+use super::{Answer, Script, TIMEOUT, map, not_found, read, set_apple, status, writer};
 
 const CLEANUP: Finalizer = Finalizer::new("example.dev/cleanup");
 
@@ -221,7 +221,7 @@ async fn an_object_that_exists_is_adopted_only_with_the_callers_consent() {
 #[tokio::test(start_paused = true)]
 async fn a_deletion_in_doubt_is_done_when_nothing_of_that_uid_is_left() {
     let object = read("1", &json!({}));
-    let script = Script::of([Answer::Silence, status(404, "NotFound")]);
+    let script = Script::of([Answer::Silence, not_found()]);
     assert_eq!(
         writer()
             .delete(&script.api(), &object, &Delete::default())

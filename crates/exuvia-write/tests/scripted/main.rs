@@ -118,6 +118,15 @@ pub(crate) fn status(code: u16, reason: &str) -> Answer {
     )
 }
 
+/// The server's word that there are no `prices`.
+pub(crate) fn not_found() -> Answer {
+    let details = json!({"name": "prices", "kind": "configmaps"});
+    Answer::Json(
+        404,
+        json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "details": details}),
+    )
+}
+
 pub(crate) fn set_apple(price: &str) -> impl FnMut(&mut ConfigMap) {
     move |map| {
         map.data

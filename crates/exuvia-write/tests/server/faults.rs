@@ -49,14 +49,16 @@ fn cases() -> Vec<Case> {
 }
 
 fn answers() -> Vec<Case> {
-    use ErrorClass::{Ambiguous, Conflict, Denied, Expired, Fatal, Gone, Invalid, Throttled, Transient};
+    use ErrorClass::{
+        Ambiguous, Conflict, Denied, Expired, Fatal, Gone, Invalid, Missing, Throttled, Transient,
+    };
     let a_second = Some(Duration::from_secs(1));
     let conversion = "conversion webhook for x failed: connection refused";
     let invalid = "request to convert CR to an invalid group/version: x/v0";
     vec![
         case("403", Fault::refuse(403), Denied, (1, 0)),
         case("404", Fault::refuse(404), Gone, (1, 0)),
-        case("404 as text", text(404, "404 page not found"), Gone, (1, 0)),
+        case("404 as text", text(404, "404 page not found"), Missing, (1, 0)),
         case("409", Fault::refuse(409), Conflict, (1, 0)),
         case("410", Fault::refuse(410), Expired, (1, 0)),
         case("422", Fault::refuse(422), Invalid, (1, 0)),
@@ -274,7 +276,7 @@ async fn what_the_server_does_not_serve_is_told_from_what_it_does_not_have() {
         .unwrap_err();
     assert_eq!(
         (unserved.class(), unserved.is_unserved()),
-        (ErrorClass::Gone, true),
+        (ErrorClass::Missing, true),
         "{unserved}"
     );
 }

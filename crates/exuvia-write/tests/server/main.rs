@@ -5,6 +5,7 @@ mod faults;
 mod finalizers;
 mod footguns;
 mod lifecycle;
+mod missing;
 mod ownership;
 mod rewrite;
 mod status;
