@@ -61,6 +61,14 @@ pub struct StorageMigrationSpec {
     )]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<String>,
+    /// API servers that are gone for good although the cluster still lists them: not waited for. Every object is verified by
+    /// a patch then.
+    #[schemars(
+        length(max = 32),
+        inner(length(max = 253), regex(pattern = "^https://[^/]+$"))
+    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignore_api_servers: Vec<String>,
     /// How the second sweep proves what the first one did.
     #[serde(default, skip_serializing_if = "is_default")]
     pub verify: VerifyPolicy,
@@ -94,7 +102,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// How the second sweep proves what the first one did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VerifyPolicy {
-    /// `Proof` where every API server can be asked itself, otherwise `Full`.
+    /// `Proof` where every API server is accounted for, otherwise `Full`.
     #[default]
     Auto,
     /// A resourceVersion above R0 proves an object; the others, and a sample of the proven, are patched.
@@ -236,10 +244,10 @@ pub struct ObservedCrd {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PassState {
-    /// Whether managedFields may still name a version that is gone.
+    /// Whether there is something to do although storedVersions is clean.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wanted: bool,
-    /// Whether an earlier pass was trimmed and voided before its patrol.
+    /// Whether an earlier pass was trimmed and not patrolled, or a version had to be put back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub patrol_owed: bool,
     /// `Passed`, or why it did not.
@@ -251,9 +259,15 @@ pub struct PassState {
     /// Objects that the verify sweep left unfinished; absent: it has not come to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify_unfinished: Option<i64>,
-    /// How often a verify sweep found that a server was behind.
+    /// How many verify sweeps found objects that moved although nothing explains it.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub times_behind: i32,
+    pub unexplained: i32,
+    /// Whether the last of them saw an object come back old after it had been rewritten.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub came_back: bool,
+    /// Every object up to this resourceVersion was verified by a patch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_up_to: Option<String>,
     /// Whether the verify sweep trusted no resourceVersion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verified_in_full: bool,

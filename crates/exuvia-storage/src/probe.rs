@@ -15,7 +15,6 @@ use crate::ownership::object_name;
 /// Dry-runs one object for each version that managedFields name, at every served version, before the first such object is
 /// written. A list proves nothing, it comes from the watch cache (PITFALLS A24); and a write while a conversion webhook is
 /// down may lose all managedFields (A6).
-#[derive(Debug)]
 pub(crate) struct Prober {
     client: Client,
     writer: Writer,

@@ -16,7 +16,6 @@ use crate::redact::redact;
 use crate::verify::is_pure_move;
 
 /// What the rewrite sweep does to each object.
-#[derive(Debug)]
 pub(crate) struct Rewriter {
     pub(crate) writer: Writer,
     /// All namespaces, at the endpoint's version.

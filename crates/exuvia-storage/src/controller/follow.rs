@@ -142,7 +142,8 @@ impl StorageController {
             active.is_some_and(|active| active.uid == seen.uid && active.generation == seen.generation);
         let same_crd = match (pass, world.crd(&seen.resource)) {
             (Some(pass), Some(crd)) => pass.uid == crd.uid && pass.generation == crd.generation,
-            (Some(_), None) => false,
+            // A built-in resource has no CRD, and a pass without a uid.
+            (Some(pass), None) => pass.uid.is_empty(),
             (None, _) => true,
         };
         same_spec && same_crd

@@ -1,6 +1,5 @@
 //! The controller: keeps one `StorageMigration` per CRD that has opted in, and carries migrations out with the engine.
 
-mod built_in;
 mod follow;
 mod metrics;
 mod options;
@@ -33,10 +32,11 @@ use self::world::{SeenMigration, World};
 use crate::{Error, OptIn, Options, redact};
 
 /// Every reason for which a migration can be stalled, for metrics.
-pub const STALL_REASONS: [&str; 9] = [
+pub const STALL_REASONS: [&str; 10] = [
     reason::PREFLIGHT,
     reason::PRUNING,
     reason::SERVER_BEHIND,
+    reason::NOT_PROVEN,
     reason::FAILURES,
     reason::FORBIDDEN,
     reason::NO_SUCH_RESOURCE,

@@ -13,6 +13,8 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
     };
     let server = |url: &String| api_server(url).map_err(|error| format!("spec.apiServers: {error}"));
     let own: Vec<http::Uri> = spec.api_servers.iter().map(server).collect::<Result<_, _>>()?;
+    let ignored = |url: &String| api_server(url).map_err(|error| format!("spec.ignoreApiServers: {error}"));
+    let ignored: Vec<http::Uri> = spec.ignore_api_servers.iter().map(ignored).collect::<Result<_, _>>()?;
     Ok(Options {
         settle,
         api_servers: if own.is_empty() {
@@ -20,8 +22,14 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
         } else {
             own
         },
-        ignored_api_servers: defaults.ignored_api_servers.clone(),
+        ignored_api_servers: if ignored.is_empty() {
+            defaults.ignored_api_servers.clone()
+        } else {
+            ignored
+        },
         always: defaults.always,
+        // Somebody else may have trimmed: the operator believes nothing but a sweep of ours.
+        until_recorded: true,
         patrol: defaults.patrol,
         etcd: defaults.etcd.clone(),
         verify: match spec.verify {

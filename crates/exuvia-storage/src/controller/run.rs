@@ -7,6 +7,7 @@ use exuvia_runtime::{EventKind, Next, Signal};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::{Outcome, Writer};
 use kube::ResourceExt;
+use kube::api::ApiResource;
 use tokio::sync::watch;
 
 use super::follow::Beside;
@@ -16,7 +17,7 @@ use super::world::SeenMigration;
 use super::{StorageController, lock};
 use crate::engine::{Activity, Advance, Engine};
 use crate::protocol::{Hold, Step};
-use crate::{Error, Options};
+use crate::{Error, Options, builtin};
 
 /// API servers are looked at again at least this often while a migration waits for them.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -35,6 +36,13 @@ pub(super) struct Work {
     activity: watch::Receiver<Option<Activity>>,
     /// When this pass began, as far as this process knows.
     began: Option<Instant>,
+}
+
+/// What a migration is about.
+enum Found {
+    Crd,
+    BuiltIn(ApiResource),
+    Nothing,
 }
 
 /// How carrying out a step went.
@@ -58,11 +66,14 @@ impl StorageController {
                 return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
             }
         };
-        if self.world().crd(&seen.resource).is_none() {
-            return Box::pin(self.migrate_builtin(seen, &mut migration, &options, signal)).await;
-        }
+        let builtin = match self.builtin(seen, &mut migration).await? {
+            Found::Crd => None,
+            Found::BuiltIn(resource) => Some(resource),
+            // A CRD would be seen; an aggregated API comes unseen.
+            Found::Nothing => return Ok(Next::Retry),
+        };
         let generation = migration.metadata.generation;
-        let mut work = self.take_up(&migration, options);
+        let mut work = self.take_up(&migration, options, builtin);
         let mut retried: Option<Hold> = None;
         loop {
             let mut step = work.engine.next().await?;
@@ -116,8 +127,32 @@ impl StorageController {
         }
     }
 
+    /// What the migration is about. One that names nothing says so.
+    async fn builtin(&self, seen: &SeenMigration, migration: &mut StorageMigration) -> Result<Found, Error> {
+        if self.world().crd(&seen.resource).is_some() {
+            return Ok(Found::Crd);
+        }
+        let is_crd = |group: &str, plural: &str| self.world().crd(&format!("{plural}.{group}")).is_some();
+        match builtin::find(&self.client, &seen.resource, is_crd).await {
+            Err(Error::NotFound { .. }) => {
+                let message = format!(
+                    "there is no CRD or built-in resource named {}; it is taken up as soon as there is",
+                    seen.resource
+                );
+                self.refuse(migration, reason::NO_SUCH_RESOURCE, message).await?;
+                Ok(Found::Nothing)
+            }
+            found => Ok(Found::BuiltIn(found?)),
+        }
+    }
+
     /// An engine that was waiting, or one that goes on from what the status remembers.
-    fn take_up(&self, migration: &StorageMigration, options: Options) -> Work {
+    fn take_up(
+        &self,
+        migration: &StorageMigration,
+        options: Options,
+        builtin: Option<ApiResource>,
+    ) -> Work {
         let resource = &migration.spec.resource;
         if let Some(parked) = lock(&self.parked).remove(resource)
             && parked.resource_version == migration.resource_version()
@@ -135,13 +170,11 @@ impl StorageController {
         }
         let control = Control::new();
         let (send, activity) = watch::channel(None);
-        let engine = Engine::new(
-            &self.config,
-            self.client.clone(),
-            self.writer_for(&control),
-            resource,
-            options,
-        )
+        let (client, writer) = (self.client.clone(), self.writer_for(&control));
+        let engine = match builtin {
+            Some(resource) => Engine::for_builtin(&self.config, client, writer, resource, options),
+            None => Engine::new(&self.config, client, writer, resource, options),
+        }
         .resume(pass)
         .suspended(migration.spec.suspend)
         .controlled_by(control.clone())
@@ -199,15 +232,15 @@ impl StorageController {
             self.own_metrics.step(name, started.elapsed());
         }
         let advanced = advanced?;
-        if was_patrol && work.engine.pass().is_none() {
-            let note = "an API server stored objects at an old version after the trim: the version is back in \
-                        storedVersions, and the migration starts over";
-            tracing::warn!(resource = %seen.resource, reason = reason::SERVER_BEHIND, "{note}");
+        if was_patrol && work.engine.pass().is_some_and(|pass| !pass.trimmed) {
+            let note = "objects changed after the trim and nothing tells why, so an API server may have stored them at an old \
+                        version: the version is back in storedVersions, and the migration starts over";
+            tracing::warn!(resource = %seen.resource, reason = reason::NOT_PROVEN, "{note}");
             self.event(
                 migration,
                 pass.as_ref(),
                 EventKind::Warning,
-                reason::SERVER_BEHIND,
+                reason::NOT_PROVEN,
                 note,
             )
             .await;
@@ -224,7 +257,7 @@ impl StorageController {
 
     /// Whether the CRD, as the engine has just read it, still takes part: the watch may be late, and a trim is for good.
     fn still_takes_part(&self, seen: &SeenMigration, engine: &Engine) -> bool {
-        let crd = engine.observed().filter(|_| seen.is_made_by_operator());
+        let crd = engine.definition().filter(|_| seen.is_made_by_operator());
         crd.is_none_or(|crd| self.settings.opt_in.includes(crd))
     }
 
@@ -257,7 +290,7 @@ fn stopped(seen: &SeenMigration) -> Next {
 /// Whether what was in the way when the last reconcile ended may be out of it without having been observed to be.
 fn is_worth_a_try(hold: &Hold) -> bool {
     match hold {
-        Hold::Blocked(_) | Hold::Failures(_) => true,
+        Hold::Blocked(_) | Hold::Failures(_) | Hold::NotProven => true,
         // Servers that were asked have just been asked again.
         Hold::ServerBehind(names) => names.is_empty(),
         Hold::Gone | Hold::Suspended => false,

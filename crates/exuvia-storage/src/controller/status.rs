@@ -133,7 +133,9 @@ impl News {
                 .map(|found| preflight_name(found).to_owned()),
             rewrite_unfinished: pass.rewrite.map(count),
             verify_unfinished: pass.verify.map(count),
-            times_behind: pass.times_behind.into(),
+            unexplained: pass.unexplained.into(),
+            came_back: pass.came_back,
+            verified_up_to: pass.verified_up_to.map(|version| version.to_string()),
             verified_in_full: pass.verified_in_full,
             patrolled: pass.patrolled,
         });
@@ -169,7 +171,9 @@ pub(super) fn pass_of(status: &StorageMigrationStatus) -> Option<Pass> {
         r0: version(&status.r0),
         r0_at: status.r0_at.as_ref().map(|at| at.0),
         rewrite: end(kept.rewrite_unfinished),
-        times_behind: kept.times_behind.try_into().unwrap_or(u8::MAX),
+        unexplained: kept.unexplained.try_into().unwrap_or(u8::MAX),
+        came_back: kept.came_back,
+        verified_up_to: version(&kept.verified_up_to),
         verify: end(kept.verify_unfinished),
         r1: version(&status.r1),
         verified_in_full: kept.verified_in_full,
@@ -181,7 +185,7 @@ pub(super) fn pass_of(status: &StorageMigrationStatus) -> Option<Pass> {
 
 /// Whether nothing of the pass is left to do: the patrol has been, or there was nothing to do at all.
 pub(super) fn is_over(pass: &Pass) -> bool {
-    pass.patrolled || (!pass.wanted && pass.verify.is_none())
+    pass.patrolled || !pass.wanted
 }
 
 /// The preflight, by name.
@@ -222,6 +226,12 @@ pub(super) fn phase_of(step: &Step, pass: Option<&Pass>) -> Phase {
 /// One sentence about a phase, for people.
 pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
     match phase {
+        // A built-in resource has no version of its own to name.
+        Phase::Rewriting if storage_version.is_empty() => "objects are rewritten".to_owned(),
+        Phase::Verifying if storage_version.is_empty() => "a second sweep proves it".to_owned(),
+        Phase::Migrated if storage_version.is_empty() => {
+            "every object is stored as the API servers store it now".to_owned()
+        }
         Phase::Pending => "objects are looked at, nothing is written yet".to_owned(),
         Phase::Settling => "waiting until no API server can be behind any more".to_owned(),
         Phase::Rewriting => format!("objects are rewritten at {storage_version}"),

@@ -9,6 +9,7 @@ use kube::Resource;
 use super::StorageController;
 use super::run::Work;
 use super::status::{self, News, Trouble};
+use crate::droppable::Outlook;
 use crate::engine::Engine;
 use crate::forbidden::MissingRule;
 use crate::protocol::{Pass, Step};
@@ -234,7 +235,7 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
         failures: status::failures(&report.failures)
             .or(before.failures.filter(|_| trouble.is_some() && same_pass)),
         trouble,
-        outlook: engine.outlook(),
+        outlook: outlook(engine),
     }
 }
 
@@ -252,13 +253,18 @@ pub(super) fn with_names(sentence: &str, report: &Report) -> String {
     text
 }
 
+/// What may become of the CRD's versions, as far as this engine has looked.
+fn outlook(engine: &Engine) -> Option<Outlook> {
+    let definition = engine.definition()?;
+    let survey = engine.survey()?;
+    Some(Outlook::of(definition, &survey.owners))
+}
+
 fn migrated_note(news: &News) -> String {
-    let before = news.pass.as_ref().map(|pass| pass.stored_before.join(", "));
-    let mut note = format!(
-        "every object is stored at {}; storedVersions was {}",
-        news.storage_version,
-        before.unwrap_or_default()
-    );
+    let mut note = status::sentence(Phase::Migrated, &news.storage_version);
+    if let Some(pass) = news.pass.as_ref().filter(|pass| !pass.stored_before.is_empty()) {
+        note.push_str(&format!("; storedVersions was {}", pass.stored_before.join(", ")));
+    }
     if let Some(outlook) = &news.outlook
         && !outlook.droppable.is_empty()
     {
