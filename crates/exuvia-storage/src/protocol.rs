@@ -35,7 +35,7 @@ impl Crd {
 }
 
 /// What is remembered of a pass. Worth nothing for another CRD uid or generation (PITFALLS B1).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pass {
     /// The CRD's uid when the pass began; empty for a built-in resource.
     pub uid: String,
@@ -160,7 +160,7 @@ pub struct Verification {
 }
 
 /// What the preflight found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Preflight {
     /// Conversion and admission answer, nothing would be pruned.
     Passed,
@@ -169,7 +169,7 @@ pub enum Preflight {
 }
 
 /// Why the preflight does not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blocked {
     /// A dry-run write was refused or not answered.
     Preflight,
@@ -180,7 +180,7 @@ pub enum Blocked {
 }
 
 /// How a sweep ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SweepEnd {
     /// Objects that failed or were in conflict: not done, whatever else was.
     pub unfinished: u64,

@@ -56,7 +56,7 @@ pub(crate) struct Found {
     pub(crate) explained: AtomicU64,
     /// Objects that moved and are proven by a second patch, and nothing tells why.
     pub(crate) unexplained: AtomicU64,
-    /// Objects that moved twice with nothing changed in them: servers store them in two forms by turns.
+    /// Objects that moved, and moved again with nothing changed in them: servers store them in two forms by turns.
     pub(crate) came_back: AtomicU64,
     /// Objects that change with every write: a webhook stamps them, which is no failure.
     pub(crate) mutated: AtomicU64,
@@ -117,9 +117,8 @@ impl Verifier {
             }
         };
         let came_to = match again.effect {
-            Effect::Changed if is_pure_move(&before, &once) && is_pure_move(&between, &again.object) => {
-                Move::CameBack
-            }
+            // A stamp shows each time; what moves again with nothing changed in it is stored in two forms by turns.
+            Effect::Changed if is_pure_move(&between, &again.object) => Move::CameBack,
             Effect::Changed => Move::Mutated,
             _ => self.why_once(&before),
         };

@@ -9,8 +9,9 @@ use crate::Error;
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
-use crate::protocol::{Blocked, Crd, Pass, Preflight, Wanted};
+use crate::protocol::{Blocked, Crd, Pass, Preflight, SweepEnd, Wanted};
 use crate::redact::redact;
+use crate::report::Verified;
 use crate::survey::Survey;
 
 impl Engine {
@@ -20,13 +21,38 @@ impl Engine {
             (Subject::Crd(_), Some(definition)) => definition.crd.clone(),
             (Subject::Crd(_), None) => return,
         };
-        let pass = Pass::begin(&crd, self.pass.as_ref());
+        let pass = match self.owed_by_record() {
+            Some(pass) => pass,
+            None => Pass::begin(&crd, self.pass.as_ref()),
+        };
         if pass.patrol_owed {
             self.unsettled_at = Some(Instant::now());
         }
         self.report.stored_before.clone_from(&pass.stored_before);
         self.pass = Some(pass);
         (self.r0_at, self.trimmed_at) = (None, None);
+    }
+
+    /// The pass that is on record as trimmed and not patrolled: all that is left of it is the patrol.
+    fn owed_by_record(&self) -> Option<Pass> {
+        let wanted = (self.options.patrol || self.options.until_recorded) && !self.options.always;
+        let record = self.record.as_ref().filter(|record| !record.patrolled)?;
+        (wanted && self.pass.is_none()).then(|| Pass {
+            uid: record.uid.clone(),
+            generation: record.generation,
+            stored_before: vec![record.storage_version.clone()],
+            wanted: true,
+            preflight: Some(Preflight::Passed),
+            r0: record.r1,
+            r0_at: Some(record.at),
+            rewrite: Some(SweepEnd::default()),
+            verify: Some(SweepEnd::default()),
+            r1: record.r1,
+            verified_in_full: record.verified == Verified::Full,
+            trimmed: true,
+            trimmed_at: Some(record.at),
+            ..Pass::default()
+        })
     }
 
     pub(super) async fn preflight(&mut self) -> Result<(), Error> {

@@ -37,6 +37,7 @@ impl Engine {
             self.trimmed_at = Some(Instant::now());
             self.report.stored_after.retain(|version| !old.contains(version));
             self.remember(|pass| (pass.trimmed, pass.trimmed_at) = (true, Some(at)));
+            self.record = Some(record);
         }
         Ok(None)
     }
@@ -137,7 +138,7 @@ impl Engine {
     }
 
     /// Puts on record that the patrol has been; `false`: the CRD is another by now, or lists an old version again.
-    pub(super) async fn note_patrol(&self, r1: Option<ResourceVersion>) -> Result<bool, Error> {
+    pub(super) async fn note_patrol(&mut self, r1: Option<ResourceVersion>) -> Result<bool, Error> {
         let crds = self.crds();
         let Some(crd) = crds.get_opt(&self.name).await? else {
             return Ok(false);
@@ -158,7 +159,9 @@ impl Engine {
             }
         };
         let written = self.writer.patch_status(&crds, &crd, noted).await?;
-        Ok(holds(&written.object))
+        let is_noted = holds(&written.object);
+        self.record = Some(record.clone()).filter(|_| is_noted);
+        Ok(is_noted)
     }
 
     /// Writes the CRD's status if it is still the one that was observed; `false`: it is not, observe again.

@@ -285,9 +285,22 @@ pub struct MigrateArgs {
     /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
     #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
     pub api_servers: Vec<http::Uri>,
-    /// How to verify
+    /// An API server that is gone for good although the cluster still lists it: not waited for, and every object is
+    /// verified by a patch (repeatable)
+    #[arg(long = "ignore-apiserver", value_name = "URL", value_parser = api_server)]
+    pub ignored_api_servers: Vec<http::Uri>,
+    /// How to verify. `full` with a name sweeps whatever storedVersions says
     #[arg(long, value_enum, default_value_t)]
     pub verify: VerifyArg,
+    /// Wait one settle time after the trim, and look once more at what was written meanwhile
+    #[arg(long)]
+    pub patrol: bool,
+    /// CRDs in work at once; waiting ones do not count
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub concurrent: u16,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub etcd: EtcdGateArgs,
     /// What becomes of managedFields entries at old versions
     #[arg(long, value_enum, default_value_t)]
     pub managed_fields: ManagedFieldsArg,
@@ -314,10 +327,44 @@ pub struct MigrateArgs {
     pub cluster: ClusterArgs,
 }
 
+/// The etcd whose audit is the last gate before the trim.
+#[derive(Clone, Debug, Args)]
+pub struct EtcdGateArgs {
+    /// Audit this etcd right before the trim, and do not trim unless it holds nothing old (its client URL; repeatable)
+    #[arg(long, value_name = "URL")]
+    pub etcd_endpoint: Vec<String>,
+    /// The authority that signed etcd's certificate
+    #[arg(long, requires = "etcd_endpoint")]
+    pub cacert: Option<PathBuf>,
+    /// A client certificate for etcd
+    #[arg(long, requires_all = ["etcd_endpoint", "key"])]
+    pub cert: Option<PathBuf>,
+    /// The key of the client certificate
+    #[arg(long, requires_all = ["etcd_endpoint", "cert"])]
+    pub key: Option<PathBuf>,
+    /// The key below which the API server keeps everything
+    #[arg(long, default_value = "/registry")]
+    pub etcd_prefix: String,
+}
+
+impl EtcdGateArgs {
+    /// What to audit, if anything.
+    pub fn to_options(&self) -> Option<exuvia_storage::audit::Options> {
+        (!self.etcd_endpoint.is_empty()).then(|| exuvia_storage::audit::Options {
+            endpoints: self.etcd_endpoint.clone(),
+            cacert: self.cacert.clone(),
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            prefix: self.etcd_prefix.clone(),
+            ..exuvia_storage::audit::Options::default()
+        })
+    }
+}
+
 /// `--verify`.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum VerifyArg {
-    /// By proof where every API server can be asked itself, otherwise in full
+    /// By proof where every API server is accounted for, otherwise in full
     #[default]
     Auto,
     /// A resourceVersion proves an object; the others and a sample are patched

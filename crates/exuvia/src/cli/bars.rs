@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use exuvia_storage::Activity;
 use exuvia_sweep::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 
 use super::output::remark;
 
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
-pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
+///
+/// Several migrations at once share `bars`.
+pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Send + Sync + 'static {
+    let bars = bars.clone();
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
     let last_stage = Mutex::new(None);
     move |activity| {
@@ -38,11 +41,11 @@ pub(super) fn show(name: String) -> impl Fn(Activity) + Send + Sync + 'static {
         }
         *bar = Some(match activity {
             Activity::Preflight | Activity::Settling(_) | Activity::Trimming => {
-                spinner(line(&name, &activity))
+                spinner(&bars, line(&name, &activity))
             }
-            Activity::Rewriting(progress) => follow(&name, "rewriting", progress),
-            Activity::Verifying(progress) => follow(&name, "verifying", progress),
-            Activity::Patrolling(progress) => follow(&name, "patrolling", progress),
+            Activity::Rewriting(progress) => follow(&bars, &name, "rewriting", progress),
+            Activity::Verifying(progress) => follow(&bars, &name, "verifying", progress),
+            Activity::Patrolling(progress) => follow(&bars, &name, "patrolling", progress),
         });
     }
 }
@@ -61,22 +64,28 @@ fn line(name: &str, activity: &Activity) -> String {
 
 fn settling(name: &str, left: Duration) -> String {
     format!(
-        "{name}: waiting {:.0} s more, until no API server can be behind",
+        "{name}: waiting {:.0} s more, until no API server can be behind any more",
         left.as_secs_f64().ceil()
     )
 }
 
-fn spinner(message: String) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(message);
+fn spinner(bars: &MultiProgress, message: String) -> ProgressBar {
+    let bar = bars.add(ProgressBar::new_spinner()).with_message(message);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 
-fn follow(name: &str, what: &str, mut progress: watch::Receiver<Progress>) -> ProgressBar {
+fn follow(
+    bars: &MultiProgress,
+    name: &str,
+    what: &str,
+    mut progress: watch::Receiver<Progress>,
+) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");
-    let bar = ProgressBar::new(0)
+    let bar = bars
+        .add(ProgressBar::new(0))
         .with_style(style)
         .with_message(format!("{name}: {what}"));
     let shown = bar.clone();

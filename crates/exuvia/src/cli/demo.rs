@@ -5,8 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::droppable;
 use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::assets::Assets;
 use exuvia_testenv::{ControlPlane, Widgets};
@@ -89,7 +87,7 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `exuvia storage migrate`, as a library call.
+/// `exuvia storage migrate --patrol`, as a library call.
 async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Result<()> {
     let config = control_plane.admin().config()?;
     let writer = Writer::named("exuvia");
@@ -97,25 +95,18 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
         // One server, on this machine, that has shown the flip already: no need for the 60 s that a cluster wants.
         settle: Duration::from_secs(2),
         api_servers: vec![control_plane.apiserver().url().parse()?],
+        patrol: true,
         ..Options::default()
     };
     let client = writer.connect(config.clone())?;
     let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options)
-        .watched_by(super::bars::show(widgets.crd_name()));
+        .watched_by(super::bars::show(widgets.crd_name(), &indicatif::MultiProgress::new()));
     let report = engine.run().await?;
     if report.end != End::Migrated {
         bail!("the migration did not end well: {:?}", report.end);
     }
-    done("exuvia storage migrate:");
-    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client()?);
-    let definition = Definition::read(&crds.get(&widgets.crd_name()).await?);
-    let droppable_versions = droppable(&definition, &report.owners);
-    say(&super::migrate::Summary {
-        report,
-        droppable_versions,
-    }
-    .text())?;
-    Ok(())
+    done("exuvia storage migrate --patrol:");
+    say(&super::migrate::Summary::of(report, engine.record()).text())
 }
 
 /// What breaks after the drop if managedFields still name the old version: HTTP 500, for any manager.

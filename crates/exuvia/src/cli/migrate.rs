@@ -1,18 +1,21 @@
 //! `exuvia storage migrate`: one bar per resource, one summary at the end.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{
-    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin,
-};
+use exuvia_storage::record::Record;
+use exuvia_storage::servers::ApiServers;
+use exuvia_storage::{End, Engine, Options, Report, Verified, builtin, is_in_groups};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
+use indicatif::MultiProgress;
 use kube::api::ApiResource;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
-use super::args::MigrateArgs;
+use super::args::{MigrateArgs, VerifyArg};
 use super::bars::show;
 use super::cluster::Cluster;
 use super::droppable::versions;
@@ -26,13 +29,18 @@ enum Target {
     BuiltIn(ApiResource),
 }
 
-/// A report with the verdict that belongs to it.
+/// A report with what there is to do next.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
     #[serde(flatten)]
     pub(super) report: Report,
-    pub(super) droppable_versions: Vec<String>,
+    /// What is on record in the CRD about its bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) record: Option<Record>,
+    /// Commands that answer the next question.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) next: Vec<String>,
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -59,21 +67,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             on_interrupt.cancel();
         }
     });
-    let mut summaries = Vec::new();
-    for target in &targets {
-        // One that fails must not hide what was done to the others.
-        let report = migrate(&cluster, &writer, &control, target, args)
-            .await
-            .unwrap_or_else(|error| Report {
-                resource: target.name(),
-                end: End::Stalled {
-                    reason: "Error",
-                    message: super::sentence(&error),
-                },
-                ..Report::default()
-            });
-        summaries.push(Summary::of(report, target));
-    }
+    let summaries = all(&cluster, &writer, &control, &targets, args).await;
     args.cluster
         .output
         .print(&summaries, || summaries.iter().map(Summary::text).collect())?;
@@ -89,32 +83,66 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn migrate(
+/// Looks at all of them first, so that they settle together, and then works on several at a time.
+async fn all(
     cluster: &Cluster,
     writer: &Writer,
     control: &Control,
-    target: &Target,
+    targets: &[Target],
     args: &MigrateArgs,
-) -> anyhow::Result<Report> {
-    let options = options(args);
-    match target {
-        Target::Crd(definition) => {
-            let (client, name) = (cluster.client.clone(), definition.name.clone());
-            let engine = Engine::new(&cluster.config, client, writer.clone(), &name, options);
-            let mut engine = engine.controlled_by(control.clone()).watched_by(show(name));
-            Ok(if args.dry_run {
-                engine.rehearse().await?
+) -> Vec<Summary> {
+    let bars = MultiProgress::new();
+    let slots = Arc::new(Semaphore::new(args.concurrent.into()));
+    let servers = ApiServers::new(&cluster.config, &args.api_servers, &args.ignored_api_servers);
+    let mut engines: Vec<Engine> = targets
+        .iter()
+        .map(|target| {
+            let shown = show(target.name(), &bars);
+            let engine = engine(cluster, writer, target, options(args));
+            let engine = engine.asking(&servers);
+            engine.controlled_by(control.clone()).watched_by(shown)
+        })
+        .collect();
+    if !args.dry_run {
+        let looks = engines.iter_mut().map(|engine| {
+            let slots = &slots;
+            async move {
+                let _slot = slots.acquire().await;
+                let _ = engine.look_around().await; // what is wrong comes up again when its turn comes
+            }
+        });
+        futures::future::join_all(looks).await;
+    }
+    let runs = engines.iter_mut().zip(targets).map(|(engine, target)| {
+        let slots = &slots;
+        async move {
+            let report = if args.dry_run {
+                let _slot = slots.acquire().await;
+                engine.rehearse().await
             } else {
-                engine.run().await?
-            })
+                engine.run_among(slots).await
+            };
+            // One that fails must not hide what was done to the others.
+            let report = report.unwrap_or_else(|error| Report {
+                resource: target.name(),
+                end: End::Stalled {
+                    reason: "Error",
+                    message: super::sentence(&error.into()),
+                },
+                ..engine.report().clone()
+            });
+            Summary::of(report, engine.record())
         }
-        Target::BuiltIn(_) if args.dry_run => Ok(Report {
-            resource: target.name(),
-            ..Report::default()
-        }),
+    });
+    futures::future::join_all(runs).await
+}
+
+fn engine(cluster: &Cluster, writer: &Writer, target: &Target, options: Options) -> Engine {
+    let (client, writer) = (cluster.client.clone(), writer.clone());
+    match target {
+        Target::Crd(definition) => Engine::new(&cluster.config, client, writer, &definition.name, options),
         Target::BuiltIn(resource) => {
-            let shown = show(resource.plural.clone());
-            Ok(migrate_builtin(&cluster.client, writer, resource, &options, control, &shown).await?)
+            Engine::for_builtin(&cluster.config, client, writer, resource.clone(), options)
         }
     }
 }
@@ -123,8 +151,7 @@ impl Target {
     fn name(&self) -> String {
         match self {
             Self::Crd(definition) => definition.name.clone(),
-            Self::BuiltIn(resource) if resource.group.is_empty() => resource.plural.clone(),
-            Self::BuiltIn(resource) => format!("{}.{}", resource.plural, resource.group),
+            Self::BuiltIn(resource) => builtin::resource_name(resource),
         }
     }
 }
@@ -133,7 +160,12 @@ fn options(args: &MigrateArgs) -> Options {
     Options {
         settle: args.settle,
         api_servers: args.api_servers.clone(),
+        ignored_api_servers: args.ignored_api_servers.clone(),
         verify: args.verify.into(),
+        // Whoever names a CRD and asks for a full verification wants to know, whatever storedVersions says.
+        always: !args.names.is_empty() && args.verify == VerifyArg::Full,
+        patrol: args.patrol,
+        etcd: args.etcd.to_options(),
         managed_fields: args.managed_fields.into(),
         shed: args.shed.clone(),
         accept_pruning: args.accept_pruning,
@@ -221,30 +253,41 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
 }
 
 impl Summary {
-    fn of(report: Report, target: &Target) -> Self {
-        let droppable_versions = match (target, &report.end) {
-            (Target::Crd(definition), End::Migrated | End::Clean) => {
-                let mut definition = definition.clone();
-                definition.crd.stored.clone_from(&report.stored_after);
-                droppable::droppable(&definition, &report.owners)
+    pub(super) fn of(report: Report, record: Option<&Record>) -> Self {
+        let name = &report.resource;
+        let is_old = |version: &&String| **version != report.storage_version;
+        let old = report.stored_before.iter().filter(is_old);
+        let next = match (&report.end, record) {
+            (End::Clean, None) if !report.storage_version.is_empty() => {
+                vec![format!("exuvia storage migrate {name} --verify full --patrol")]
             }
+            (End::Migrated | End::Clean, Some(record)) if !record.patrolled => {
+                vec![format!("exuvia storage migrate {name} --patrol")]
+            }
+            (End::Migrated, _) => old
+                .map(|version| format!("exuvia storage droppable {name} {version}"))
+                .collect(),
             _ => Vec::new(),
         };
         Self {
+            next,
+            record: record.cloned(),
             report,
-            droppable_versions,
         }
     }
 
     /// For people: one line on how it ended, and what there is to know below it.
     pub(super) fn text(&self) -> String {
-        let Self {
-            report,
-            droppable_versions,
-        } = self;
+        let Self { report, record, next } = self;
         let mut text = format!("{}: ", report.resource);
         text.push_str(&match &report.end {
-            End::Clean => "clean, nothing was written\n".to_owned(),
+            End::Clean => match record {
+                Some(record) => format!(
+                    "clean: every object is stored at {}, as a sweep has proven; nothing was written\n",
+                    record.storage_version
+                ),
+                None => "storedVersions is clean, but anybody can trim it: not proven; nothing was written\n".to_owned(),
+            },
             End::Gone => "the CRD is gone\n".to_owned(),
             End::Cancelled => "stopped, nothing was trimmed\n".to_owned(),
             End::Unfinished if report.stored_before.is_empty() => {
@@ -280,6 +323,28 @@ impl Summary {
             Some(Verified::Full) => say("verified: every object was patched once more and came back unchanged".to_owned()),
             None => {}
         }
+        if report.explained > 0 {
+            say(format!(
+                "{} written at another version meanwhile, changed once more and proven since",
+                count(report.explained, "object")
+            ));
+        }
+        if report.stored_otherwise > 0 {
+            say(format!(
+                "{} stored at another version although storedVersions did not say so: somebody trimmed it too early",
+                count(report.stored_otherwise, "object")
+            ));
+        }
+        if report.lost_owners > 0 {
+            let example = report.lost_owners_example.as_deref().unwrap_or_default();
+            say(format!(
+                "warning: {} lost owners of fields in the rewrite, such as {example}: compare managedFields",
+                count(report.lost_owners, "object")
+            ));
+        }
+        if report.put_back {
+            say("a patrol found objects that had changed without an explanation: what was trimmed was listed again and proven once more".to_owned());
+        }
         if report.mutated > 0 {
             say(format!(
                 "{} with every write: a webhook stamps them",
@@ -305,11 +370,17 @@ impl Summary {
                 report.stored_after.join(", ")
             ));
         }
-        if !droppable_versions.is_empty() {
-            say(format!(
-                "may be dropped from the CRD: {}",
-                droppable_versions.join(", ")
-            ));
+        if report.audit.is_some() && report.end == End::Migrated {
+            say("etcd itself was read right before the trim, and holds nothing old".to_owned());
+        }
+        if report.end == End::Migrated && !report.storage_version.is_empty() {
+            say(match record {
+                Some(record) if record.patrolled => "patrolled: nothing was written behind it".to_owned(),
+                _ => "not patrolled yet: an API server that was behind may still have written".to_owned(),
+            });
+        }
+        for command in next {
+            say(format!("next: {command}"));
         }
         text
     }

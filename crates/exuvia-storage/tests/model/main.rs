@@ -1,0 +1,223 @@
+//! The protocol, checked over every small world: two objects, three versions, two API servers, a few faults anywhere.
+
+#![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::too_many_lines)] // one match over all steps reads better than ten functions
+
+mod steps;
+mod world;
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use exuvia_storage::protocol::{Hold, MAX_UNEXPLAINED, RULES, Step, next_without};
+
+use crate::steps::{State, carry_out, environment, sweep_on};
+use crate::world::{Second, Setting, World};
+
+/// More than the protocol tries, so that what comes after it gave up is reached as well.
+const FAULTS: u8 = MAX_UNEXPLAINED + 2;
+
+/// A way to do it wrong that the check must notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// One of the [`RULES`] is not there.
+    LeaveOut(usize),
+    /// A hold that is left forgets the pass, and with it an owed patrol.
+    ForgetOnResume,
+    /// What moves after a trim is rewritten and nothing is said.
+    NeverPutBack,
+    /// A move is taken for explained whatever the object shows.
+    ExplainAll,
+    /// Any 404 counts as gone.
+    TakeAnyNotFoundForGone,
+}
+
+fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+    if state.sweep.is_some() {
+        return Ok(sweep_on(state, mistake));
+    }
+    let step = next(state, mistake);
+    carry_out(state, &step, mistake)
+}
+
+fn next(state: &State, mistake: Option<Mistake>) -> Step {
+    let left_out = match mistake {
+        Some(Mistake::LeaveOut(index)) => Some(index),
+        _ => None,
+    };
+    next_without(&state.world.observe(state.pass.as_ref()), left_out)
+}
+
+/// Without further faults it ends, done, within a bounded number of steps.
+fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
+    let mut state = state.clone();
+    state.world.faults_left = 0;
+    if let Second::Paused(version) = state.world.second {
+        state.world.second = Second::Behind(version);
+    }
+    for _ in 0..200 {
+        if state.sweep.is_none() {
+            match next(&state, mistake) {
+                Step::Done | Step::Hold(Hold::Suspended | Hold::Blocked(_)) => return Ok(()),
+                // Time passes while it waits, and between two tries.
+                Step::Wait(_) | Step::Hold(_) => {
+                    let trimmed = state.pass.as_ref().is_some_and(|pass| pass.trimmed);
+                    state.world.tick(trimmed);
+                }
+                _ => {}
+            }
+        }
+        state = protocol(&state, mistake)?.swap_remove(0);
+    }
+    Err(format!("never ends: {state:?}"))
+}
+
+/// With somebody who writes at an old version all the time, on healthy servers: done, trimmed once, and nothing put back.
+fn ends_under_a_writer(world: &World) {
+    let mut state = State {
+        world: world.clone(),
+        pass: None,
+        sweep: None,
+    };
+    state.world.faults_left = 0;
+    let (mut trims, mut listed) = (0, state.world.stored);
+    for _ in 0..200 {
+        if state.sweep.is_none() {
+            match next(&state, None) {
+                Step::Done => {
+                    assert_eq!(trims, 1, "trimmed once");
+                    return;
+                }
+                Step::Trim(_) => trims += 1,
+                Step::Wait(_) => state.world.tick(false),
+                Step::Hold(hold) => panic!("held by {hold:?}"),
+                _ => {}
+            }
+        }
+        let storage = state.world.storage;
+        state.world.write(0, storage);
+        (state.world.objects[0].dirty, state.world.objects[0].explained) = (true, true);
+        state = protocol(&state, None).unwrap().swap_remove(0);
+        assert_eq!(state.world.stored & !listed, 0, "a version was put back");
+        listed = state.world.stored;
+    }
+    panic!("never ends: {state:?}");
+}
+
+fn worlds() -> Vec<World> {
+    let operator = Setting {
+        accounted: true,
+        balanced: false,
+        keeps: true,
+        until_recorded: true,
+        prunes: false,
+        suspended: false,
+    };
+    let command = Setting {
+        keeps: false,
+        until_recorded: false,
+        ..operator
+    };
+    let unknown = Setting {
+        accounted: false,
+        ..operator
+    };
+    let balanced = Setting {
+        balanced: true,
+        ..unknown
+    };
+    let fresh = |setting, faults| World::fresh(setting, faults);
+    let flipped = |setting, faults, second| World::fresh(setting, faults).flipped(1, second);
+    vec![
+        fresh(operator, FAULTS - 1),
+        flipped(operator, FAULTS, |_| Second::Quiet),
+        flipped(operator, FAULTS - 1, Second::Paused),
+        flipped(command, FAULTS - 1, Second::Behind),
+        flipped(unknown, FAULTS - 1, Second::Paused),
+        flipped(unknown, FAULTS - 1, |_| Second::Quiet),
+        flipped(balanced, FAULTS - 1, Second::Behind),
+        flipped(
+            Setting {
+                prunes: true,
+                ..operator
+            },
+            1,
+            |_| Second::Quiet,
+        ),
+        flipped(
+            Setting {
+                suspended: true,
+                ..operator
+            },
+            1,
+            |_| Second::Quiet,
+        ),
+    ]
+}
+
+/// Explores every world; returns the number of states, or the first thing that went wrong.
+fn check(mistake: Option<Mistake>) -> Result<usize, String> {
+    let mut seen = HashSet::new();
+    let mut queue: VecDeque<State> = worlds()
+        .into_iter()
+        .map(|world| State {
+            world,
+            pass: None,
+            sweep: None,
+        })
+        .collect();
+    while let Some(state) = queue.pop_front() {
+        let mut hasher = DefaultHasher::new();
+        state.hash(&mut hasher);
+        if !seen.insert(hasher.finish()) {
+            continue;
+        }
+        ends(&state, mistake).map_err(|e| format!("{e}; in the end after {state:?}"))?;
+        queue.extend(environment(&state));
+        let after = protocol(&state, mistake).map_err(|e| format!("{e}; after {state:?}"))?;
+        queue.extend(after);
+    }
+    Ok(seen.len())
+}
+
+#[test]
+fn every_world_is_safe_and_ends() {
+    let states = check(None).unwrap();
+    println!("{states} states");
+    assert!(
+        states > 100_000,
+        "the worlds are too small to show anything: {states} states"
+    );
+}
+
+#[test]
+fn no_rule_is_there_for_nothing() {
+    for (index, rule) in RULES.iter().enumerate() {
+        let found = check(Some(Mistake::LeaveOut(index)))
+            .expect_err(&format!("without {:?} nothing goes wrong", rule.name));
+        println!("without {:?}: {found}", rule.name);
+    }
+}
+
+#[test]
+fn a_mistake_is_noticed() {
+    for mistake in [
+        Mistake::ForgetOnResume,
+        Mistake::NeverPutBack,
+        Mistake::ExplainAll,
+        Mistake::TakeAnyNotFoundForGone,
+    ] {
+        let found = check(Some(mistake)).expect_err(&format!("{mistake:?} goes unnoticed"));
+        println!("{mistake:?}: {found}");
+    }
+}
+
+#[test]
+fn under_a_writer_at_an_old_version_it_ends_and_trims_once() {
+    for world in worlds() {
+        let healthy = world.second == Second::Quiet && world.storage > 0;
+        if healthy && !world.setting.prunes && !world.setting.suspended {
+            ends_under_a_writer(&world);
+        }
+    }
+}

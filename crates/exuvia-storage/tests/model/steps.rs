@@ -1,0 +1,406 @@
+//! What the environment and the engine do to the world.
+
+use exuvia_storage::protocol::{
+    Blocked, Hold, Pass, Preflight, Step, SweepEnd, Verification, Wanted, resume,
+};
+
+use crate::Mistake;
+use crate::world::{OBJECTS, Second, World};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    Rewrite,
+    Verify { full: bool },
+    Patrol,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sweep {
+    pub kind: Kind,
+    pub next: usize,
+    pub unfinished: u64,
+    pub unexplained: bool,
+    pub came_back: bool,
+    /// Whether `storedVersions` was clean when it began.
+    pub clean: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    pub world: World,
+    pub pass: Option<Pass>,
+    pub sweep: Option<Sweep>,
+}
+
+impl State {
+    /// The same after a crash: what was kept is taken up again.
+    fn crashed(&self, kept: Option<&Pass>) -> Self {
+        let mut world = self.world.clone();
+        let pass = kept.cloned().filter(|_| world.setting.keeps);
+        if pass.as_ref().is_some_and(|pass| pass.unexplained > 0 || pass.patrol_owed) {
+            world.unsettled_age = 0;
+        }
+        Self {
+            world,
+            pass,
+            sweep: None,
+        }
+    }
+}
+
+/// What the environment may do at any time.
+pub fn environment(state: &State) -> Vec<State> {
+    let mut after = Vec::new();
+    let mut push = |world: World| {
+        after.push(State {
+            world,
+            ..state.clone()
+        });
+    };
+    let world = &state.world;
+    let trimmed = state.pass.as_ref().is_some_and(|pass| pass.trimmed);
+    let mut later = world.clone();
+    later.tick(trimmed);
+    push(later);
+    match world.second {
+        Second::Quiet => {}
+        Second::Paused(version) => push(World {
+            second: Second::Behind(version),
+            ..world.clone()
+        }),
+        Second::Behind(version) | Second::InFlight(version) => {
+            for index in 0..OBJECTS {
+                for explained in [false, true] {
+                    let mut world = world.clone();
+                    world.write(index, version);
+                    world.objects[index].explained |= explained;
+                    push(world);
+                }
+            }
+        }
+    }
+    if world.faults_left == 0 {
+        return after;
+    }
+    let world = World {
+        faults_left: world.faults_left - 1,
+        ..world.clone()
+    };
+    if world.storage < 2 && world.second == Second::Quiet {
+        let seconds: [fn(u8) -> Second; 3] = [|_| Second::Quiet, Second::Behind, Second::Paused];
+        for second in seconds {
+            push(world.clone().flipped(world.storage + 1, second));
+        }
+    }
+    if world.storage > 0 && world.second == Second::Quiet {
+        // Flipped back: the generation moves, the storage version is one that was there before.
+        push(world.clone().flipped(world.storage - 1, |_| Second::Quiet));
+    }
+    // The spec changes and the storage version does not, as when a CA bundle is renewed.
+    push(World {
+        generation: world.generation + 1,
+        ..world.clone()
+    });
+    // Somebody else trims, and does not look.
+    push(World {
+        stored: 1 << world.storage,
+        ..world.clone()
+    });
+    for index in 0..OBJECTS {
+        let mut written = world.clone();
+        written.write(index, written.storage);
+        push(written.clone());
+        // At an old version, through a healthy server: the storage version's default is missing.
+        written.objects[index].dirty = true;
+        push(written.clone());
+        written.objects[index].explained = true;
+        push(written);
+    }
+    let crashed = State {
+        world,
+        ..state.clone()
+    };
+    after.push(crashed.crashed(state.pass.as_ref()));
+    after
+}
+
+/// Carries one step out; the second state, if there is one, is the same world after a crash before the pass was kept.
+pub fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+    let State { world, pass, .. } = state;
+    let remember = |change: &dyn Fn(&mut Pass)| {
+        let mut pass = pass.clone().unwrap();
+        change(&mut pass);
+        State {
+            world: world.clone(),
+            pass: Some(pass),
+            sweep: None,
+        }
+    };
+    let sweep = |kind| {
+        let mut begun = State {
+            sweep: Some(Sweep {
+                kind,
+                next: 0,
+                unfinished: 0,
+                unexplained: false,
+                came_back: false,
+                clean: world.is_clean(),
+            }),
+            ..state.clone()
+        };
+        for object in &mut begun.world.objects {
+            object.since_list = false;
+        }
+        begun
+    };
+    if world.setting.suspended && !matches!(step, Step::Hold(Hold::Suspended) | Step::Begin) {
+        return Err(format!("a suspended migration goes on with {step:?}"));
+    }
+    let mut after = vec![match step {
+        Step::Begin => {
+            let mut begun = state.clone();
+            let pass = Pass::begin(&world.crd(), pass.as_ref());
+            if pass.patrol_owed {
+                begun.world.unsettled_age = 0;
+            }
+            begun.pass = Some(pass);
+            begun
+        }
+        Step::Preflight => remember(&|pass| {
+            let insisted = world.setting.until_recorded && world.record.is_none_or(|(at, _)| at != world.generation);
+            let why = Wanted {
+                insisted,
+                has_old_owners: false,
+            };
+            if pass.surveyed(&world.crd(), why) {
+                let blocked = Preflight::Blocked(Blocked::Pruning);
+                pass.preflight = Some(if world.setting.prunes {
+                    blocked
+                } else {
+                    Preflight::Passed
+                });
+            }
+        }),
+        Step::TakeR0 => {
+            let mut taken = remember(&|pass| pass.r0 = "1".parse().ok());
+            for object in &mut taken.world.objects {
+                (object.since_r0, object.explained) = (false, false);
+            }
+            taken.world.r0_age = 0;
+            taken
+        }
+        Step::Rewrite if world.setting.prunes => return Err("a rewrite erases fields".into()),
+        Step::Rewrite => sweep(Kind::Rewrite),
+        Step::Verify { full } => sweep(Kind::Verify { full: *full }),
+        Step::Patrol => sweep(Kind::Patrol),
+        Step::Trim(old) => {
+            let mut trimmed = remember(&|pass| pass.trimmed = true);
+            for version in old {
+                trimmed.world.stored &= !(1 << version.parse::<u8>().unwrap());
+            }
+            trimmed.world.record = Some((world.generation, false));
+            trimmed.world.trim_age = 0;
+            // A server that sleeps unknown to all may still write; that is what the patrol is for.
+            let may_be_wrong = !world.setting.accounted && world.ever_behind;
+            if let Some(index) = trimmed.world.old().filter(|_| !may_be_wrong) {
+                return Err(format!("trimmed, but object {index} is stored at an old version"));
+            }
+            trimmed
+        }
+        Step::Hold(Hold::ServerBehind(_)) if !world.ever_behind => {
+            return Err("a server is accused of being behind that never was".into());
+        }
+        Step::Hold(hold) => {
+            let resumed = resume(hold, pass.as_ref().unwrap());
+            let forgotten = mistake == Some(Mistake::ForgetOnResume) && *hold == Hold::NotProven;
+            State {
+                pass: Some(resumed).filter(|_| !forgotten),
+                ..state.clone()
+            }
+        }
+        Step::Wait(_) => state.clone(),
+        Step::Done => {
+            if let Some(index) = world.old().filter(|_| world.setting.keeps) {
+                return Err(format!("done, but object {index} is stored at an old version"));
+            }
+            if !world.is_clean() {
+                return Err("done, but storedVersions is not trimmed".into());
+            }
+            if world.setting.until_recorded && world.record != Some((world.generation, true)) {
+                return Err("done, but nothing is on record".into());
+            }
+            state.clone()
+        }
+    }];
+    if !matches!(step, Step::Done | Step::Hold(_) | Step::Wait(_)) {
+        let crashed = after[0].crashed(pass.as_ref());
+        after.push(crashed);
+    }
+    Ok(after)
+}
+
+/// What came of one object.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    unfinished: u64,
+    unexplained: bool,
+    came_back: bool,
+    put_back: bool,
+}
+
+/// One more object of a sweep, or its end.
+pub fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
+    let sweep = state.sweep.as_ref().unwrap();
+    let pass = state.pass.as_ref().unwrap();
+    if sweep.next == OBJECTS {
+        return sweep_end(state);
+    }
+    let mut after: Vec<State> = Vec::new();
+    let mut onward = |mut world: World, seen: Seen| {
+        if seen.put_back && mistake != Some(Mistake::NeverPutBack) {
+            world.put_back(pass);
+        }
+        let sweep = Sweep {
+            next: sweep.next + 1,
+            unfinished: sweep.unfinished + seen.unfinished,
+            unexplained: sweep.unexplained || seen.unexplained,
+            came_back: sweep.came_back || seen.came_back,
+            ..sweep.clone()
+        };
+        after.push(State {
+            world,
+            pass: state.pass.clone(),
+            sweep: Some(sweep),
+        });
+    };
+    let world = &state.world;
+    let object = world.objects[sweep.next];
+    // Without an R0 every resourceVersion is above it.
+    let above_r0 = object.since_r0 || pass.r0.is_none();
+    let (may_skip, must_skip) = match sweep.kind {
+        Kind::Rewrite => (above_r0, above_r0),
+        Kind::Verify { full: false } => (above_r0, false), // a sample is patched all the same
+        Kind::Verify { full: true } => {
+            let verified = pass.verified_up_to.is_some() && !object.since_verified;
+            (verified, verified)
+        }
+        Kind::Patrol => {
+            let verified = pass.r1.is_some() && !object.since_r1;
+            (verified, verified)
+        }
+    };
+    if may_skip {
+        onward(world.clone(), Seen::default());
+    }
+    if must_skip {
+        return after;
+    }
+    for first in world.handled_at() {
+        let mut once = world.clone();
+        let (moved, pure) = once.patch(sweep.next, first);
+        if sweep.kind == Kind::Rewrite || !moved {
+            let seen = Seen {
+                put_back: sweep.kind == Kind::Rewrite && pure && sweep.clean,
+                ..Seen::default()
+            };
+            onward(once, seen);
+            continue;
+        }
+        for second in once.handled_at() {
+            let mut twice = once.clone();
+            let (again, pure) = twice.patch(sweep.next, second);
+            let came_back = again && pure;
+            let explained = object.explained || mistake == Some(Mistake::ExplainAll);
+            let unexplained = !again && !explained;
+            let suspicious = unexplained || came_back;
+            let after_trim = sweep.kind == Kind::Patrol || sweep.clean;
+            onward(
+                twice,
+                Seen {
+                    unexplained,
+                    came_back,
+                    put_back: suspicious && after_trim,
+                    ..Seen::default()
+                },
+            );
+        }
+    }
+    if world.faults_left > 0 {
+        let world = World {
+            faults_left: world.faults_left - 1,
+            ..world.clone()
+        };
+        // Refused, in conflict for longer than we try, or a 404 that is not about the object.
+        let counted = u64::from(mistake != Some(Mistake::TakeAnyNotFoundForGone));
+        onward(
+            world,
+            Seen {
+                unfinished: counted,
+                ..Seen::default()
+            },
+        );
+    }
+    // Cut off in the middle: the engine remembers what was suspicious, a crash does not.
+    after.push(state.crashed(Some(pass)));
+    after
+}
+
+fn sweep_end(state: &State) -> Vec<State> {
+    let sweep = state.sweep.as_ref().unwrap();
+    let mut done = State {
+        sweep: None,
+        ..state.clone()
+    };
+    let pass = done.pass.as_mut().unwrap();
+    let before = pass.clone();
+    let world = &mut done.world;
+    let suspicious = sweep.unexplained || sweep.came_back;
+    match sweep.kind {
+        Kind::Rewrite => {
+            pass.rewrite = Some(SweepEnd {
+                unfinished: sweep.unfinished,
+            });
+        }
+        Kind::Verify { full } => {
+            pass.verified(
+                &world.crd(),
+                &Verification {
+                    full,
+                    complete: true,
+                    unfinished: sweep.unfinished,
+                    unexplained: sweep.unexplained,
+                    came_back: sweep.came_back,
+                    smallest_list: "1".parse().ok(),
+                },
+            );
+            for object in &mut world.objects {
+                if pass.verify.is_some() {
+                    object.since_r1 = object.since_list;
+                } else {
+                    object.since_verified = object.since_list;
+                }
+            }
+            if suspicious {
+                world.unsettled_age = 0;
+            }
+        }
+        Kind::Patrol if suspicious => {
+            *pass = Pass {
+                patrol_owed: true,
+                unexplained: pass.unexplained.saturating_add(1),
+                came_back: sweep.came_back,
+                ..Pass::begin(&world.crd(), Some(&before))
+            };
+            world.unsettled_age = 0;
+        }
+        Kind::Patrol => {
+            let same = i64::from(world.generation) == pass.generation && world.is_clean();
+            if sweep.unfinished == 0 && same {
+                pass.patrolled = true;
+                world.record = Some((world.generation, true));
+            }
+        }
+    }
+    let crashed = done.crashed(Some(&before));
+    vec![done, crashed]
+}

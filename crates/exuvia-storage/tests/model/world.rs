@@ -1,0 +1,232 @@
+//! The world of the model: objects in etcd, two API servers, a CRD, and a clock that passes by itself.
+//!
+//! The first server understands every flip at once. The second may be *behind*: awake, for one tick at most; or *paused*,
+//! for as long as it likes, and behind once it wakes. When it has understood, a request may still be in flight for one
+//! tick. A settle time is two ticks: that is what the waits of the protocol are there for, and nothing else is assumed.
+
+use std::time::Duration;
+
+use exuvia_storage::protocol::{Crd, Observed, Pass, Settled};
+
+pub const OBJECTS: usize = 2;
+/// One settle time, in ticks.
+pub const SETTLE: u8 = 2;
+const SOON: Duration = Duration::from_secs(1);
+
+/// An object. A resourceVersion is only ever compared with four marks, so that is all that is known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Object {
+    /// The version that etcd holds it at.
+    pub version: u8,
+    pub since_r0: bool,
+    pub since_verified: bool,
+    pub since_r1: bool,
+    pub since_list: bool,
+    /// The next patch changes its content: a default that its last writer's version does not have, a webhook's whim.
+    pub dirty: bool,
+    /// It was written at an old version since R0, which explains that.
+    pub explained: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Second {
+    Quiet,
+    Paused(u8),
+    Behind(u8),
+    InFlight(u8),
+}
+
+/// What never changes within a world.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Setting {
+    /// Every API server is accounted for, the second one included.
+    pub accounted: bool,
+    /// Our own requests may meet the second server.
+    pub balanced: bool,
+    /// The pass is kept in the cluster; without that a crash forgets it whole.
+    pub keeps: bool,
+    /// A clean `storedVersions` is swept as long as nothing is on record.
+    pub until_recorded: bool,
+    pub prunes: bool,
+    pub suspended: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct World {
+    pub setting: Setting,
+    pub generation: u8,
+    pub storage: u8,
+    /// `storedVersions`, as bits.
+    pub stored: u8,
+    /// The generation that is on record, and whether it was patrolled.
+    pub record: Option<(u8, bool)>,
+    pub objects: [Object; OBJECTS],
+    pub second: Second,
+    /// A server was behind at some time: accusing one is fair.
+    pub ever_behind: bool,
+    /// Ticks since the flip, since the second server was first seen to understand, since R0, since the trim, and since
+    /// something moved without an explanation; none of them beyond a settle time.
+    pub flip_age: u8,
+    pub understood_age: u8,
+    pub r0_age: u8,
+    pub trim_age: u8,
+    pub unsettled_age: u8,
+    pub faults_left: u8,
+}
+
+impl World {
+    pub fn fresh(setting: Setting, faults_left: u8) -> Self {
+        Self {
+            setting,
+            generation: 1,
+            storage: 0,
+            stored: 1,
+            record: None,
+            objects: [Object::default(); OBJECTS],
+            second: Second::Quiet,
+            ever_behind: false,
+            flip_age: SETTLE,
+            understood_age: SETTLE,
+            r0_age: SETTLE,
+            trim_age: SETTLE,
+            unsettled_age: SETTLE,
+            faults_left,
+        }
+    }
+
+    /// After a flip that the second server took as `second`.
+    pub fn flipped(self, storage: u8, second: fn(u8) -> Second) -> Self {
+        let second = second(self.storage);
+        Self {
+            generation: self.generation + 1,
+            storage,
+            stored: self.stored | (1 << storage),
+            ever_behind: self.ever_behind || second != Second::Quiet,
+            second,
+            flip_age: 0,
+            understood_age: 0,
+            ..self
+        }
+    }
+
+    pub fn crd(&self) -> Crd {
+        Crd {
+            uid: "uid".into(),
+            generation: self.generation.into(),
+            storage: self.storage.to_string(),
+            stored: (0..3)
+                .filter(|version| self.stored & (1 << version) != 0)
+                .map(|version: u8| version.to_string())
+                .collect(),
+        }
+    }
+
+    pub fn observe(&self, pass: Option<&Pass>) -> Observed {
+        let left = |age: u8| if age < SETTLE { SOON } else { Duration::ZERO };
+        let asked = pass.is_none_or(|pass| pass.wanted && !pass.trimmed);
+        let settled = match self.second {
+            _ if !asked => Settled::Yes { accounted: false },
+            Second::Paused(_) | Second::Behind(_) if self.setting.accounted && self.flip_age >= SETTLE => {
+                Settled::Behind(vec!["second".into()])
+            }
+            Second::Paused(_) | Second::Behind(_) if self.setting.accounted => Settled::Wait(SOON),
+            _ if self.setting.accounted && self.understood_age < 1 => Settled::Wait(SOON),
+            _ if self.flip_age < SETTLE || self.unsettled_age < SETTLE => Settled::Wait(SOON),
+            _ => Settled::Yes {
+                accounted: self.setting.accounted,
+            },
+        };
+        Observed {
+            crd: Some(self.crd()),
+            pass: pass.cloned(),
+            settled,
+            full_verify_in: left(self.r0_age),
+            patrol_in: left(self.trim_age),
+            suspended: self.setting.suspended,
+        }
+    }
+
+    /// A write of this object at this version.
+    pub fn write(&mut self, index: usize, version: u8) {
+        self.objects[index] = Object {
+            version,
+            since_r0: true,
+            since_verified: true,
+            since_r1: true,
+            since_list: true,
+            dirty: false,
+            explained: self.objects[index].explained,
+        };
+    }
+
+    /// An empty patch: writes only if content or bytes differ. Whether it moved, and whether nothing but the bytes did.
+    pub fn patch(&mut self, index: usize, version: u8) -> (bool, bool) {
+        let Object {
+            version: before,
+            dirty,
+            ..
+        } = self.objects[index];
+        let moves = before != version || dirty;
+        if moves {
+            self.write(index, version);
+        }
+        (moves, moves && !dirty)
+    }
+
+    /// The versions that our own request may be handled at.
+    pub fn handled_at(&self) -> Vec<u8> {
+        let stale = match self.second {
+            Second::Behind(version) if self.setting.balanced => Some(version),
+            _ => None,
+        };
+        [Some(self.storage), stale].into_iter().flatten().collect()
+    }
+
+    /// An object that is stored at another version than the storage version.
+    pub fn old(&self) -> Option<usize> {
+        (0..OBJECTS).find(|index| self.objects[*index].version != self.storage)
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.stored == 1 << self.storage
+    }
+
+    /// Lists versions again that were trimmed: those of before the pass, or all if somebody else trimmed.
+    pub fn put_back(&mut self, pass: &Pass) {
+        if i64::from(self.generation) != pass.generation {
+            return;
+        }
+        let before = pass
+            .stored_before
+            .iter()
+            .filter_map(|version| version.parse::<u8>().ok())
+            .filter(|version| *version != self.storage)
+            .fold(0, |bits, version| bits | (1 << version));
+        self.stored |= if before == 0 { 0b111 } else { before };
+        self.record = None;
+    }
+
+    /// A tick of the clock.
+    pub fn tick(&mut self, trimmed: bool) {
+        let older = |age: &mut u8| *age = (*age + 1).min(SETTLE);
+        for age in [
+            &mut self.flip_age,
+            &mut self.understood_age,
+            &mut self.r0_age,
+            &mut self.trim_age,
+            &mut self.unsettled_age,
+        ] {
+            older(age);
+        }
+        self.second = match self.second {
+            Second::Behind(version) => {
+                self.understood_age = 0;
+                Second::InFlight(version)
+            }
+            Second::InFlight(_) => Second::Quiet,
+            // One that nobody knows of, and that sleeps on after the trim, is beyond any tool's sight.
+            Second::Paused(_) if trimmed && !self.setting.accounted => Second::Quiet,
+            second => second,
+        };
+    }
+}
