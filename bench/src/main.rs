@@ -1,4 +1,8 @@
 //! Storage migration next to its limit (a bare client) and its peer (the in-tree migrator), in turns, in one run.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark sets up its world and plays the bare client"
+)]
 
 mod bystander;
 mod contest;

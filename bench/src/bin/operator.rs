@@ -1,4 +1,8 @@
 //! What the operator costs while it has nothing to do: memory by number of CRDs, writes in a minute, time to stop.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark sets up its world and plays the bare client"
+)]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! The CRD as a real API server takes it: without a warning, and strict about what a spec may say.
-
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use exuvia_api::{OPT_IN_LABEL, Phase, StorageMigration};

@@ -304,6 +304,7 @@ impl Source {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a list only reads")]
     async fn page<T: Clone + DeserializeOwned>(&self, params: &ListParams) -> Result<ObjectList<T>, Ended> {
         let list = async {
             let request = if self.metadata {

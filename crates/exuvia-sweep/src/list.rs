@@ -57,6 +57,7 @@ impl Lister {
     }
 
     /// `Client::request` would lose the `Retry-After` header, and wait for ever.
+    #[expect(clippy::disallowed_methods, reason = "a list only reads")]
     async fn exchange(&self, params: &ListParams) -> Result<Page, ListFailure> {
         let request = self
             .collection

@@ -12,6 +12,10 @@
 //!
 //! Binaries come from `KUBEBUILDER_ASSETS`, from the cache, from `setup-envtest`, or are built once with Go: see
 //! [`assets`].
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it sets up the world of tests and demos"
+)]
 
 mod access;
 mod apiserver;

@@ -333,6 +333,7 @@ impl Writer {
     ///
     /// `Client::request` would do the same but for three things: it loses the `Retry-After` header, it knows no timeout,
     /// and it logs an answer that does not fit the type, body and all.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that sends")]
     async fn exchange(&self, client: &Client, request: Request<Bytes>) -> Result<Bytes, kube::Error> {
         let exchange = async {
             let response = client.send(request.map(Body::from)).await?;

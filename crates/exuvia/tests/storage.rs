@@ -1,5 +1,5 @@
 //! `exuvia plan` and `exuvia storage …` as a user runs them, against a real control plane.
-
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use std::path::PathBuf;

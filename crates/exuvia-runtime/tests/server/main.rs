@@ -1,5 +1,6 @@
 //! The runtime on a real API server, and behind a proxy that breaks what it is told to: one control plane for all.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 mod carrying;
 mod electing;

@@ -1,5 +1,5 @@
 //! Storage migration on a real API server. What was stored is read from etcd, with no code of the thing under test.
-
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod edges;

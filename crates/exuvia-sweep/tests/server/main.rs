@@ -1,5 +1,6 @@
 //! Sweeps over objects of a real API server.
 #![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 mod expired;
 mod faults;

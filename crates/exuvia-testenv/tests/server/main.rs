@@ -1,5 +1,5 @@
 //! What the control plane of the tests really does, on one shared control plane where that will do.
-
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod access;

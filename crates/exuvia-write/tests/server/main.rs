@@ -1,5 +1,6 @@
 //! What the writer does to a real API server, and what the API server does to it: one control plane for all.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 mod faults;
 mod finalizers;

@@ -199,6 +199,7 @@ async fn usage(
 
 /// Requests for this version by verb, from the metrics of the API server that answers; dry-runs are not counted.
 /// A counter since that server's start: compare two calls to see whether it still grows.
+#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
 async fn requests(
     cluster: &Cluster,
     definition: &Definition,

@@ -1,5 +1,5 @@
 //! The charts under the real helm, and on a real control plane.
-
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "../rendered/mod.rs"]

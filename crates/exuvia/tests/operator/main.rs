@@ -1,6 +1,7 @@
 //! The operator: the real binary against a real control plane, looked at from outside.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::similar_names)] // a role has rules, and an opted-in CRD may be opted out
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 #[path = "../rendered/mod.rs"]
 mod rendered;
