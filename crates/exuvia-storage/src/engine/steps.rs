@@ -17,6 +17,7 @@ use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::forbidden::MissingRule;
+use crate::loss::{self, Losses};
 use crate::preflight::{self, Obstacle};
 use crate::protocol::{self, Blocked, Crd, Pass, Preflight, SweepEnd};
 use crate::redact::redact;
@@ -71,15 +72,17 @@ impl Engine {
                     if !wanted {
                         return Ok(()); // the rules say so as soon as nothing is wanted
                     }
-                    self.obstacle(&definition, &survey).await?
+                    let obstacle = self.obstacle(&definition, &survey).await?;
+                    if self.control.is_cancelled() {
+                        return Ok(()); // it may not have looked to the end
+                    }
+                    obstacle
                 }
             },
         };
         let found = match &obstacle {
             None => Preflight::Passed,
-            Some(Obstacle::Pruning { .. } | Obstacle::Unreadable { .. }) => {
-                Preflight::Blocked(Blocked::Pruning)
-            }
+            Some(Obstacle::Pruning(_)) => Preflight::Blocked(Blocked::Pruning),
             Some(Obstacle::Forbidden { .. }) => Preflight::Blocked(Blocked::Forbidden),
             Some(_) => Preflight::Blocked(Blocked::Preflight),
         };
@@ -88,7 +91,11 @@ impl Engine {
         Ok(())
     }
 
-    async fn obstacle(&self, definition: &Definition, survey: &Survey) -> Result<Option<Obstacle>, Error> {
+    async fn obstacle(
+        &mut self,
+        definition: &Definition,
+        survey: &Survey,
+    ) -> Result<Option<Obstacle>, Error> {
         if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
             return Ok(Some(silent));
         }
@@ -100,10 +107,21 @@ impl Engine {
             }
             tried => tried?,
         };
-        if self.options.accept_pruning {
-            return Ok(None);
+        if survey.objects == 0 || definition.webhook_conversion {
+            return Ok(None); // nothing to lose, or the webhook's own promise
         }
-        preflight::pruning(&self.client, definition).await
+        self.report.losses = match loss::look(&self.client, definition, &self.control).await {
+            Ok(losses) => losses,
+            Err(error) => {
+                return Ok(Some(Obstacle::NoList {
+                    message: redact(&exuvia_write::brief(&error)),
+                }));
+            }
+        };
+        let held = self.report.losses.clone().filter(Losses::holds);
+        Ok(held
+            .filter(|_| !self.options.accept_pruning)
+            .map(Obstacle::Pruning))
     }
 
     pub(super) async fn take_r0(&mut self) -> Result<(), Error> {
