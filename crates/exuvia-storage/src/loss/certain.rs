@@ -138,8 +138,8 @@ fn keeps(old: Part<'_>, new: Part<'_>, depth: usize) -> bool {
     if !is_of_one_kind(old, new) {
         return false;
     }
-    let names: BTreeSet<&String> = old.names().chain(new.names()).collect();
-    let named = names.into_iter().all(|name| {
+    let known: BTreeSet<&String> = old.names().chain(new.names()).collect();
+    let keeps_known = known.into_iter().all(|name| {
         let is_meta = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
         match (old, is_meta) {
             // The server looks after them itself, whatever the schema says.
@@ -149,7 +149,7 @@ fn keeps(old: Part<'_>, new: Part<'_>, depth: usize) -> bool {
         }
     });
     let (old_items, new_items) = (old.items(), new.items());
-    named
+    keeps_known
         && keeps_child(old.other(), new.other(), depth)
         && (new_items.keeps_null_item() || !old_items.keeps_null_item())
         && adds_nothing(old_items, new_items)

@@ -58,10 +58,11 @@ impl Difference {
         set.walk(&stored, new, true);
         for (path, is_added) in set.missing {
             let name = shown(&path);
-            match is_added {
-                true => difference.added.insert(name),
-                false => difference.changed.insert(name),
-            };
+            if is_added {
+                difference.added.insert(name);
+            } else {
+                difference.changed.insert(name);
+            }
         }
         difference
     }

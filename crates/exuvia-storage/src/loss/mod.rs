@@ -78,6 +78,25 @@ impl Losses {
         !self.holds() && self.defaults_not_kept.is_empty() && self.added.is_empty()
     }
 
+    /// Whether the sentence (see `Display`) names every path that is erased or changed.
+    pub fn fits_a_sentence(&self) -> bool {
+        self.more_paths == 0
+            && [self.erased.len(), self.changed.len(), self.unseen.len()]
+                .iter()
+                .all(|number| *number <= MOST_IN_A_SENTENCE)
+    }
+
+    /// Only what does not hold a migration.
+    #[must_use]
+    pub fn harmless(&self) -> Self {
+        Self {
+            looked_at: self.looked_at,
+            defaults_not_kept: self.defaults_not_kept.clone(),
+            added: self.added.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Everything there is to tell, one line for each path; `most` of each class at the most.
     ///
     /// ```
@@ -99,11 +118,17 @@ impl Losses {
         for (what, paths) in classes {
             lines.extend(named(paths).take(most).map(|path| format!("{what} {path}")));
             if paths.len() > most {
-                lines.push(format!("{what} {} more paths", paths.len() - most));
+                lines.push(format!(
+                    "{what} {} more paths; -o json shows them",
+                    paths.len() - most
+                ));
             }
         }
         if self.more_paths > 0 {
-            lines.push(format!("and {} more paths in all", self.more_paths));
+            lines.push(format!(
+                "and {} more paths that are not kept by name",
+                self.more_paths
+            ));
         }
         lines.extend(
             self.unseen

@@ -91,7 +91,7 @@ impl Random {
         let default = match kind {
             "text" => json!(self.one_of(&["default", "other default"])),
             "number" => json!(-1),
-            "object" => json!({}),
+            "object" if schema["properties"]["text"].is_object() => json!({"text": "default of the whole"}),
             _ => return,
         };
         schema["default"] = default;
@@ -160,7 +160,7 @@ impl Random {
         if let Some(properties) = schema["properties"].as_object() {
             let is_resource = properties.contains_key("apiVersion") || schema[EMBEDDED] == json!(true);
             for (name, property) in properties {
-                if self.percent(8) && !is_resource {
+                if self.percent(12) && !is_resource {
                     changed["properties"].as_object_mut().unwrap().remove(name);
                 } else {
                     changed["properties"][name] = self.changed(property);
@@ -170,6 +170,9 @@ impl Random {
                 let name = self.one_of(&SCALARS);
                 changed["properties"][name] = self.schema(name, 0);
             }
+        }
+        if changed["default"].is_object() && !changed["properties"]["text"].is_object() {
+            changed.as_object_mut().unwrap().remove("default"); // the server refuses one with unknown fields
         }
         for inner in ["items", "additionalProperties"] {
             if schema[inner].is_object() {

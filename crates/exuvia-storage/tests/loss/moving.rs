@@ -162,7 +162,7 @@ async fn a_token_that_expires_between_two_pages_costs_no_object() {
         }
         expired.0.send(()).unwrap();
     };
-    let (losses, ()) = soon(async { tokio::join!(bench.look(&client), expiry) }).await;
+    let (losses, ()) = Box::pin(soon(async { tokio::join!(bench.look(&client), expiry) })).await;
     assert!(proxy.requests().iter().any(|request| request.answer == Some(410)));
     assert_eq!((losses.looked_at, losses.objects), (151, 1));
     assert_eq!(paths(&losses.erased), [("spec.legacy", 1, "default/widget-last")]);
