@@ -248,6 +248,41 @@ async fn a_default_of_the_storage_version_is_said_before_it_is_set() {
     assert_eq!(bench.stored_spec("plain").await, ("v1".to_owned(), after));
 }
 
+/// A write to the object itself takes the status over as it was, so that the first rewrite does not set a default there.
+/// The object is stored at v1 then, its default shows in every read, and **the second `{}` writes again**.
+#[tokio::test]
+async fn a_default_in_the_status_is_announced_and_set_by_the_second_write() {
+    let bench = Bench::installed("status", object(json!({})), object(json!({}))).await;
+    bench.create("v1alpha1", "plain", json!({})).await;
+    let api = bench.widgets.api(&bench.client, "v1alpha1");
+    let ready = kube::api::Patch::Merge(json!({"status": {"ready": 1}}));
+    let params = kube::api::PatchParams::default();
+    api.patch_status("plain", &params, &ready).await.unwrap();
+    bench
+        .change_versions(|version| {
+            if version["name"] == "v1" {
+                let status = &mut version["schema"]["openAPIV3Schema"]["properties"]["status"];
+                status["properties"]["phase"]["default"] = json!("Unknown");
+            }
+        })
+        .await;
+    bench.flip().await;
+    let losses = bench.look(&bench.client).await;
+    assert_eq!(paths(&losses.added), [("status.phase", 1, "default/plain")]);
+    assert!(!losses.holds());
+    let rewritten = async || {
+        bench.rewrite("plain").await.unwrap();
+        let (object, revision) = bench.stored().await.remove("plain").unwrap();
+        (object["status"].clone(), revision)
+    };
+    let (first, revision) = rewritten().await;
+    assert_eq!(first, json!({"ready": 1}));
+    let (second, moved) = rewritten().await;
+    assert_eq!(second, json!({"ready": 1, "phase": "Unknown"}));
+    assert!(moved > revision);
+    assert_eq!(rewritten().await, (second, moved), "and then it stays");
+}
+
 #[tokio::test]
 async fn what_the_schemas_alone_clear_costs_no_list_of_whole_objects() {
     let size = json!({"type": "integer"});
