@@ -31,6 +31,8 @@ pub struct Definition {
     pub versions: Vec<Version>,
     /// Whether a webhook converts between versions; otherwise only `apiVersion` changes.
     pub webhook_conversion: bool,
+    /// Whether `spec.preserveUnknownFields` turns pruning off, as old CRDs may.
+    pub preserves_unknown_fields: bool,
     /// When the spec was last written, as far as managedFields tell.
     pub spec_changed_at: Option<Timestamp>,
     /// Versions that shall lose their owners although nothing is stored at them: see [`Options::shed`](crate::Options).
@@ -85,6 +87,7 @@ impl Definition {
             resource_version: meta.resource_version.clone().unwrap_or_default(),
             versions: spec.versions.iter().map(Version::read).collect(),
             webhook_conversion: spec.conversion.as_ref().is_some_and(|c| c.strategy == "Webhook"),
+            preserves_unknown_fields: spec.preserve_unknown_fields == Some(true),
             spec_changed_at: spec_changed_at(crd),
             shed: Vec::new(),
             labels: meta.labels.clone().unwrap_or_default(),

@@ -3,6 +3,7 @@
 use exuvia_sweep::{Failures, Tally};
 use serde::{Deserialize, Serialize};
 
+use crate::loss::Losses;
 use crate::ownership::Owners;
 use crate::preflight::Obstacle;
 
@@ -56,6 +57,8 @@ pub struct Report {
     pub failures: Failures,
     /// What the preflight found.
     pub obstacle: Option<Obstacle>,
+    /// What the rewrite does to the objects' content, held for, accepted or harmless; `None`: it was not looked at.
+    pub losses: Option<Losses>,
     /// Who names which version in managedFields, at the end.
     pub owners: Owners,
 }

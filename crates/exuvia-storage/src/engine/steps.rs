@@ -8,6 +8,7 @@ use super::{Activity, Engine, Subject};
 use crate::Error;
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
+use crate::loss::{self, Losses};
 use crate::preflight::{self, Obstacle};
 use crate::protocol::{Blocked, Crd, Pass, Preflight, SweepEnd, Wanted};
 use crate::redact::redact;
@@ -64,14 +65,18 @@ impl Engine {
                 Err(Unlisted::Cancelled) => return Ok(()),
                 Err(Unlisted::Because(obstacle)) => Some(obstacle),
                 Ok(None) => return Ok(()), // the rules say so as soon as nothing is wanted
-                Ok(Some(survey)) => self.obstacle(&definition, &survey).await?,
+                Ok(Some(survey)) => {
+                    let obstacle = self.obstacle(&definition, &survey).await?;
+                    if self.control.is_cancelled() {
+                        return Ok(()); // it may not have looked to the end
+                    }
+                    obstacle
+                }
             },
         };
         let found = match &obstacle {
             None => Preflight::Passed,
-            Some(Obstacle::Pruning { .. } | Obstacle::Unreadable { .. }) => {
-                Preflight::Blocked(Blocked::Pruning)
-            }
+            Some(Obstacle::Pruning(_)) => Preflight::Blocked(Blocked::Pruning),
             Some(Obstacle::Forbidden { .. }) => Preflight::Blocked(Blocked::Forbidden),
             Some(_) => Preflight::Blocked(Blocked::Preflight),
         };
@@ -121,10 +126,21 @@ impl Engine {
             }
             tried => tried?,
         }
-        if self.options.accept_pruning {
-            return Ok(None);
+        if survey.objects == 0 || definition.webhook_conversion {
+            return Ok(None); // nothing to lose, or the webhook's own promise
         }
-        preflight::pruning(&self.client, definition).await
+        self.report.losses = match loss::look(&self.client, definition, &self.control).await {
+            Ok(losses) => losses,
+            Err(error) => {
+                return Ok(Some(Obstacle::NoList {
+                    message: redact(&exuvia_write::brief(&error)),
+                }));
+            }
+        };
+        let held = self.report.losses.clone().filter(Losses::holds);
+        Ok(held
+            .filter(|_| !self.options.accept_pruning)
+            .map(Obstacle::Pruning))
     }
 
     /// Whether we may write to a built-in resource at all, tried on one object: better to know before 10,000 are refused.

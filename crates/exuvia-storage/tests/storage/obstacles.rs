@@ -58,12 +58,14 @@ async fn a_field_that_only_the_old_version_knows_stops_it_before_any_write() {
         "{:?}",
         report.end
     );
-    let Some(Obstacle::Pruning { objects: 1, examples }) = &report.obstacle else {
+    let Some(Obstacle::Pruning(losses)) = &report.obstacle else {
         panic!("{report:?}")
     };
+    assert_eq!((losses.looked_at, losses.objects), (600, 1));
+    let legacy = &losses.erased["spec.legacy"];
     assert_eq!(
-        (examples[0].object.as_str(), examples[0].field.as_str()),
-        ("default/widget-0555", "spec.legacy")
+        (legacy.objects, legacy.example.as_str()),
+        (1, "default/widget-0555")
     );
     let real: Vec<_> = proxy
         .writes()
@@ -79,6 +81,8 @@ async fn a_field_that_only_the_old_version_knows_stops_it_before_any_write() {
     };
     let report = bench.engine(accepted).run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 600));
+    let accepted = report.losses.unwrap();
+    assert!(accepted.erased.contains_key("spec.legacy"), "{accepted:?}");
     bench.assert_trimmed_rightly("v1alpha1").await;
 }
 

@@ -7,7 +7,7 @@ use anyhow::bail;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
 use exuvia_storage::servers::ApiServers;
-use exuvia_storage::{End, Engine, Options, Report, Verified, builtin, is_in_groups};
+use exuvia_storage::{End, Engine, Obstacle, Options, Report, Verified, builtin, is_in_groups};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
 use indicatif::MultiProgress;
@@ -22,6 +22,9 @@ use super::droppable::versions;
 use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
 use super::values::NO_SETTLE;
+
+/// So many paths of each class are shown to people; `-o json` has them all.
+const LOSSES_SHOWN: usize = 20;
 
 /// What is to be migrated.
 enum Target {
@@ -308,6 +311,17 @@ impl Summary {
             End::Migrated => "migrated\n".to_owned(),
         });
         let mut say = |line: String| text.push_str(&format!("  {line}\n"));
+        if let Some(losses) = &report.losses {
+            // What holds it is in the sentence above already, unless that had to be cut.
+            let is_said = matches!(&report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
+            let lines = if is_said {
+                losses.harmless()
+            } else {
+                losses.clone()
+            }
+            .lines(LOSSES_SHOWN);
+            lines.into_iter().for_each(&mut say);
+        }
         let tally = report.rewrite;
         if tally.done() > 0 {
             say(format!(
