@@ -20,11 +20,13 @@ pub mod protocol;
 pub mod rbac;
 pub mod record;
 mod redact;
+pub mod references;
 mod report;
 mod rewrite;
 pub mod schema;
 pub mod servers;
 mod survey;
+pub mod usage;
 mod verify;
 
 pub use builtin::migrate_builtin;
