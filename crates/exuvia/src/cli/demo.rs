@@ -109,10 +109,11 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
     done("exuvia storage migrate:");
     let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client()?);
     let definition = Definition::read(&crds.get(&widgets.crd_name()).await?);
-    let droppable_versions = droppable(&definition, &report.owners);
+    let candidates = droppable(&definition, &report.owners);
     say(&super::migrate::Summary {
         report,
-        droppable_versions,
+        candidates,
+        owner_references: None,
     }
     .text())?;
     Ok(())

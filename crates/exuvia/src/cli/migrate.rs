@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::{
-    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin,
+    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin, references,
 };
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
@@ -13,7 +13,7 @@ use kube::api::ApiResource;
 use serde::Serialize;
 
 use super::args::MigrateArgs;
-use super::bars::show;
+use super::bars::{show, walking};
 use super::cluster::Cluster;
 use super::droppable::versions;
 use super::output::{count, remark};
@@ -32,7 +32,11 @@ enum Target {
 pub(super) struct Summary {
     #[serde(flatten)]
     pub(super) report: Report,
-    pub(super) droppable_versions: Vec<String>,
+    /// Old versions that neither bytes nor ownership hold: the ones to ask about.
+    pub(super) candidates: Vec<String>,
+    /// What became of ownerReferences at old versions, if they were to be moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) owner_references: Option<references::Moved>,
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -74,6 +78,9 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             });
         summaries.push(Summary::of(report, target));
     }
+    if args.owner_references && !control.is_cancelled() {
+        move_references(&cluster, &writer, &targets, args, &mut summaries).await?;
+    }
     args.cluster
         .output
         .print(&summaries, || summaries.iter().map(Summary::text).collect())?;
@@ -82,11 +89,20 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         .any(|summary| summary.report.end == End::Cancelled);
     let fine =
         |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
-    Ok(match summaries.iter().all(|summary| fine(&summary.report.end)) {
-        true => ExitCode::SUCCESS,
-        false if stopped => ExitCode::from(130),
-        false => ExitCode::FAILURE,
-    })
+    let moved = |summary: &Summary| {
+        let moved = summary.owner_references.as_ref();
+        moved.is_none_or(references::Moved::is_complete)
+    };
+    Ok(
+        match summaries
+            .iter()
+            .all(|summary| fine(&summary.report.end) && moved(summary))
+        {
+            true => ExitCode::SUCCESS,
+            false if stopped => ExitCode::from(130),
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 async fn migrate(
@@ -117,6 +133,44 @@ async fn migrate(
             Ok(migrate_builtin(&cluster.client, writer, resource, &options, control, &shown).await?)
         }
     }
+}
+
+/// Moves ownerReferences to those CRDs whose migration ended well, with one look at the whole cluster.
+async fn move_references(
+    cluster: &Cluster,
+    writer: &Writer,
+    targets: &[Target],
+    args: &MigrateArgs,
+    summaries: &mut [Summary],
+) -> anyhow::Result<()> {
+    let mut definitions = Vec::new();
+    let mut of_crds = Vec::new();
+    for (target, summary) in targets.iter().zip(summaries) {
+        let ready = match summary.report.end {
+            End::Migrated | End::Clean => true,
+            End::Unfinished => args.dry_run,
+            _ => false,
+        };
+        if let Target::Crd(definition) = target
+            && ready
+        {
+            definitions.push(Definition {
+                shed: args.shed.clone(),
+                ..(**definition).clone()
+            });
+            of_crds.push(summary);
+        }
+    }
+    if definitions.is_empty() {
+        return Ok(());
+    }
+    let progress = walking("moving ownerReferences");
+    let (client, dry_run) = (&cluster.client, args.dry_run);
+    let moved = references::move_to_storage(client, writer, &definitions, dry_run, &progress).await?;
+    for (summary, moved) in of_crds.into_iter().zip(moved) {
+        summary.owner_references = Some(moved);
+    }
+    Ok(())
 }
 
 impl Target {
@@ -222,7 +276,7 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
 
 impl Summary {
     fn of(report: Report, target: &Target) -> Self {
-        let droppable_versions = match (target, &report.end) {
+        let candidates = match (target, &report.end) {
             (Target::Crd(definition), End::Migrated | End::Clean) => {
                 let mut definition = definition.clone();
                 definition.crd.stored.clone_from(&report.stored_after);
@@ -232,7 +286,8 @@ impl Summary {
         };
         Self {
             report,
-            droppable_versions,
+            candidates,
+            owner_references: None,
         }
     }
 
@@ -240,7 +295,8 @@ impl Summary {
     pub(super) fn text(&self) -> String {
         let Self {
             report,
-            droppable_versions,
+            candidates,
+            owner_references,
         } = self;
         let mut text = format!("{}: ", report.resource);
         text.push_str(&match &report.end {
@@ -305,12 +361,28 @@ impl Summary {
                 report.stored_after.join(", ")
             ));
         }
-        if !droppable_versions.is_empty() {
+        owner_references.iter().flat_map(moved).for_each(&mut say);
+        for version in candidates {
             say(format!(
-                "may be dropped from the CRD: {}",
-                droppable_versions.join(", ")
+                "whether {version} may be dropped: exuvia storage droppable {} {version}",
+                report.resource
             ));
         }
         text
     }
+}
+
+/// What became of ownerReferences, line by line.
+fn moved(moved: &references::Moved) -> Vec<String> {
+    let mut lines = vec![format!(
+        "ownerReferences at old versions: {} moved, {} gone, {} failed",
+        count(moved.moved, "dependent"),
+        moved.gone,
+        moved.failed
+    )];
+    let failures = moved.failures.iter().take(10);
+    lines.extend(failures.map(|failure| format!("not moved: {failure}")));
+    let unseen = moved.unseen.iter();
+    lines.extend(unseen.map(|unseen| format!("not looked at: {} ({})", unseen.what, unseen.why)));
+    lines
 }
