@@ -330,7 +330,18 @@ pub(super) fn ownership<'a>(
     owners: &'a Owners,
 ) -> impl Iterator<Item = Holder> + use<'a> {
     let at: Vec<_> = owners.at(&definition.api_version(version)).collect();
-    at.into_iter().map(|(manager, owner)| {
+    // A migration moves what is at a stored version by itself.
+    let is_stored = definition.crd.stored.iter().any(|stored| stored == version);
+    let shed = if is_stored {
+        String::new()
+    } else {
+        format!(" --shed {version}")
+    };
+    let cure = format!(
+        "; once it writes at another version, run `exuvia storage migrate {}{shed}`",
+        definition.name
+    );
+    at.into_iter().map(move |(manager, owner)| {
         let mut message = format!(
             "{manager} owns fields at it on {}, such as {}",
             objects(owner.objects),
@@ -339,6 +350,7 @@ pub(super) fn ownership<'a>(
         if let Some(last) = owner.last {
             message.push_str(&format!(", last written {last}"));
         }
+        message.push_str(&cure);
         Holder::new(Holds::Ownership, message).on(owner.objects, std::slice::from_ref(&owner.example))
     })
 }
