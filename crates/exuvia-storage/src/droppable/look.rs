@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exuvia_sweep::Sweep;
+use exuvia_write::brief;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Client;
+use kube::{Api, Client, ResourceExt};
 
 use super::{Looked, Seen, Verdict, migrations};
 use crate::definition::Definition;
@@ -77,6 +78,24 @@ pub enum Looking {
 ///
 /// The counters of the API servers are read last: our own requests are over by then, and go to another version than those
 /// in question wherever there is one.
+///
+/// ```no_run
+/// use exuvia_storage::droppable::{Answer, Look, Question, look};
+/// # async fn example(client: kube::Client) -> Result<(), kube::Error> {
+/// let crds = kube::Api::all(client.clone());
+/// let question = Question::new(crds.get("widgets.example.com").await?, vec!["v1alpha1".into()]);
+/// let what = Look {
+///     references: true,
+///     servers: vec![("the API server".into(), client.clone())],
+///     watch: None,
+/// };
+/// let verdicts = look(&client, &[question], &what, &|_| {}).await;
+/// if verdicts[0].answer != Answer::Yes {
+///     println!("{}", verdicts[0]); // what holds it, and what is not known
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub async fn look(
     client: &Client,
     questions: &[Question],
@@ -111,12 +130,18 @@ pub async fn look(
     let usage = Usage::observe(&look.servers, &resources, look.watch).await;
 
     let mut verdicts = Vec::new();
-    for (question, definition) in questions.iter().zip(&definitions) {
-        let record = Record::read(&question.crd);
+    for question in questions {
+        // The look may have taken minutes: what is on record counts as it is now.
+        let (crd, unproven) = match read_again(client, &question.crd).await {
+            Ok(crd) => (crd, question.unproven.clone()),
+            Err(why) => (without_record(&question.crd), Some(why)),
+        };
+        let definition = &Definition::read(&crd);
+        let record = Record::read(&crd);
         let seen = Seen {
             definition,
             record: record.as_ref(),
-            unproven: question.unproven.as_deref(),
+            unproven: unproven.as_deref(),
             owners: owners
                 .get(definition.name.as_str())
                 .map_or(Looked::No, |owners| looked(Some(owners))),
@@ -131,6 +156,25 @@ pub async fn look(
         verdicts.extend(question.versions.iter().map(|version| seen.judge(version)));
     }
     verdicts
+}
+
+async fn read_again(
+    client: &Client,
+    crd: &CustomResourceDefinition,
+) -> Result<CustomResourceDefinition, String> {
+    let name = crd.name_any();
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    match api.get(&name).await {
+        Ok(fresh) if fresh.metadata.uid == crd.metadata.uid => Ok(fresh),
+        Ok(_) => Err("the CRD was deleted and created again meanwhile".to_owned()),
+        Err(error) => Err(format!("the CRD cannot be read again: {}", brief(&error))),
+    }
+}
+
+fn without_record(crd: &CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut crd = crd.clone();
+    Record::erase(&mut crd);
+    crd
 }
 
 fn looked<T>(seen: Option<&Result<T, String>>) -> Looked<'_, &T> {
@@ -190,5 +234,5 @@ async fn references(
         progress(Looking::References(extent));
     })
     .await
-    .map_err(|error| crate::redact(&exuvia_write::brief(&error)))
+    .map_err(|error| crate::redact(&brief(&error)))
 }

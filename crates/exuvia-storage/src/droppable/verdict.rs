@@ -133,14 +133,14 @@ impl Seen<'_> {
                 match self.unproven {
                     Some(why) => findings.unknown(
                         Holds::Bytes,
-                        format!("the sweep that was to prove it did not: {why}"),
+                        format!("it is not proven: {why}"),
                         format!("remove the cause, then run `{prove}`"),
                     ),
                     None => findings.unknown(
                         Holds::Bytes,
                         "status.storedVersions does not list it, which anybody can have written; no sweep of ours is on \
                          record for the CRD as it is now",
-                        format!("`{prove}`"),
+                        prove,
                     ),
                 }
             }
@@ -304,7 +304,7 @@ impl Seen<'_> {
     }
 
     fn ask_again(&self, version: &str) -> String {
-        format!("`exuvia storage droppable {} {version}`", self.definition.name)
+        format!("exuvia storage droppable {} {version}", self.definition.name)
     }
 }
 

@@ -181,9 +181,9 @@ async fn prove(
         let report = engine.watched_by(show(name.clone())).run().await?;
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
-            End::Stalled { reason, message } => Some(format!("stalled ({reason}): {message}")),
-            End::Unfinished => Some("it did not come to an end".to_owned()),
-            End::Cancelled => Some("it was stopped".to_owned()),
+            End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
+            End::Unfinished => Some("the sweep did not come to an end".to_owned()),
+            End::Cancelled => Some("the sweep was stopped".to_owned()),
             End::Gone => bail!("the CRD {name} is gone"),
         };
         proven.push(Question { unproven, ..question });

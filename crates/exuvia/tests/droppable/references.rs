@@ -1,13 +1,13 @@
 //! ownerReferences anywhere in the cluster, with the real garbage collector.
 
 use exuvia_testenv::ControlPlane;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::{droppable, exuvia, migrate, proven, said, until};
+use super::{admin, droppable, exuvia, json_of, migrate, proven, said, until};
 
 /// A config map that some widget owns, at v1alpha1, and an innocent one beside it.
 async fn dependent(client: &Client, group: &str, name: &str, widget: &DynamicObject) -> ConfigMap {
@@ -185,4 +185,83 @@ async fn what_could_not_be_listed_is_named_and_leaves_no_yes() {
     let (code, text) = said(&migrate(&control_plane, &[&crd, "--owner-references"]).await);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("not looked at: down.example.com/v1"), "{text}");
+}
+
+/// Two groups serve the same events.
+#[tokio::test]
+async fn an_object_that_two_groups_serve_is_counted_once() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    let group = "twice.example.com";
+    let widgets = proven(control_plane, group, 1).await;
+    let owner = widgets.api(&client, "v1").get("widget-0000").await.unwrap();
+    let event: Event = serde_json::from_value(json!({
+        "metadata": {"name": "owned", "ownerReferences": [{
+            "apiVersion": format!("{group}/v1alpha1"), "kind": "Widget", "name": "widget-0000", "uid": owner.metadata.uid}]},
+        "involvedObject": {"namespace": "default"},
+    }))
+    .unwrap();
+    let events: Api<Event> = Api::namespaced(client, "default");
+    events.create(&PostParams::default(), &event).await.unwrap();
+    let crd = widgets.crd_name();
+    let verdict = admin(
+        control_plane,
+        &["storage", "droppable", &crd, "v1alpha1", "-o", "json"],
+    )
+    .await;
+    let holders = &json_of(&verdict)[0]["holders"];
+    assert_eq!(holders.as_array().unwrap().len(), 1, "{holders}");
+    assert_eq!(holders[0]["holds"], "references");
+    assert_eq!(holders[0]["objects"], 1);
+    assert_eq!(holders[0]["examples"], json!(["default/owned"]));
+}
+
+#[tokio::test]
+async fn a_dependent_that_may_not_be_written_is_named_and_the_others_are_moved() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    let group = "refused.example.com";
+    let widgets = proven(control_plane, group, 1).await;
+    let crd = widgets.crd_name();
+    let owner = widgets.api(&client, "v1").get("widget-0000").await.unwrap();
+    dependent(&client, group, "refused", &owner).await;
+    let owned = json!({"metadata": {"name": "taken", "ownerReferences": [{
+        "apiVersion": format!("{group}/v1alpha1"), "kind": "Widget", "name": "widget-0000", "uid": owner.metadata.uid}]}});
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
+    secrets
+        .create(&PostParams::default(), &serde_json::from_value(owned).unwrap())
+        .await
+        .unwrap();
+    let rules = json!([
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["patch"]},
+        {"apiGroups": [group], "resources": ["widgets"], "verbs": ["patch"]},
+    ]);
+    let user = control_plane.user_with_rules("mover", &rules).await.unwrap();
+    let kubeconfig = user.kubeconfig().unwrap();
+    let args = [
+        "storage",
+        "migrate",
+        &crd,
+        "--owner-references",
+        "--settle",
+        "300ms",
+    ];
+    until("the binding is in force", async || {
+        let (_, text) = said(&exuvia(kubeconfig.clone(), &[&args[..], &["--dry-run"]].concat()).await);
+        text.contains("2 dependents moved")
+    })
+    .await;
+    let (code, text) = said(&exuvia(kubeconfig, &args).await);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("1 dependent moved, 0 gone, 1 failed")
+            && text.contains("not moved: patch configmaps default/refused: "),
+        "{text}"
+    );
+    let taken = secrets.get("taken").await.unwrap();
+    assert_eq!(
+        taken.metadata.owner_references.unwrap()[0].api_version,
+        format!("{group}/v1")
+    );
 }
