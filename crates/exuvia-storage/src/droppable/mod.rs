@@ -2,6 +2,7 @@
 //!
 //! [`Seen::judge`] is the verdict: pure, over what was seen. [`look`] is what sees it.
 
+mod holders;
 mod look;
 mod migrations;
 mod outlook;

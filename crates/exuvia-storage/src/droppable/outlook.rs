@@ -3,7 +3,7 @@
 
 use kube::core::Version;
 
-use super::verdict::{ownership, stored};
+use super::holders::{ownership, stored};
 use super::{Answer, Holder, Verdict};
 use crate::definition::Definition;
 use crate::ownership::Owners;

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use exuvia_storage::definition::Definition;
+use exuvia_storage::references::Moved;
 use exuvia_storage::{
-    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin, references,
+    End, Engine, Options, Report, Verified, builtin, droppable, is_in_groups, migrate_builtin,
 };
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
@@ -13,11 +14,12 @@ use kube::api::ApiResource;
 use serde::Serialize;
 
 use super::args::MigrateArgs;
-use super::bars::{show, walking};
+use super::bars::show;
 use super::cluster::Cluster;
 use super::droppable::versions;
 use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
+use super::references;
 use super::values::NO_SETTLE;
 
 /// What is to be migrated.
@@ -36,7 +38,7 @@ pub(super) struct Summary {
     pub(super) candidates: Vec<String>,
     /// What became of ownerReferences at old versions, if they were to be moved.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) owner_references: Option<references::Moved>,
+    pub(super) owner_references: Option<Moved>,
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -78,8 +80,17 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             });
         summaries.push(Summary::of(report, target));
     }
+    let fine =
+        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
     if args.owner_references && !control.is_cancelled() {
-        move_references(&cluster, &writer, &targets, args, &mut summaries).await?;
+        let ended_well = targets
+            .iter()
+            .zip(&mut summaries)
+            .filter_map(|(target, summary)| match target {
+                Target::Crd(definition) if fine(&summary.report.end) => Some((&**definition, summary)),
+                _ => None,
+            });
+        references::run(&cluster, &writer, args, ended_well.collect()).await?;
     }
     args.cluster
         .output
@@ -87,11 +98,9 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let stopped = summaries
         .iter()
         .any(|summary| summary.report.end == End::Cancelled);
-    let fine =
-        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
     let moved = |summary: &Summary| {
         let moved = summary.owner_references.as_ref();
-        moved.is_none_or(references::Moved::is_complete)
+        moved.is_none_or(Moved::is_complete)
     };
     Ok(
         match summaries
@@ -133,44 +142,6 @@ async fn migrate(
             Ok(migrate_builtin(&cluster.client, writer, resource, &options, control, &shown).await?)
         }
     }
-}
-
-/// Moves ownerReferences to those CRDs whose migration ended well, with one look at the whole cluster.
-async fn move_references(
-    cluster: &Cluster,
-    writer: &Writer,
-    targets: &[Target],
-    args: &MigrateArgs,
-    summaries: &mut [Summary],
-) -> anyhow::Result<()> {
-    let mut definitions = Vec::new();
-    let mut of_crds = Vec::new();
-    for (target, summary) in targets.iter().zip(summaries) {
-        let ready = match summary.report.end {
-            End::Migrated | End::Clean => true,
-            End::Unfinished => args.dry_run,
-            _ => false,
-        };
-        if let Target::Crd(definition) = target
-            && ready
-        {
-            definitions.push(Definition {
-                shed: args.shed.clone(),
-                ..(**definition).clone()
-            });
-            of_crds.push(summary);
-        }
-    }
-    if definitions.is_empty() {
-        return Ok(());
-    }
-    let progress = walking("moving ownerReferences");
-    let (client, dry_run) = (&cluster.client, args.dry_run);
-    let moved = references::move_to_storage(client, writer, &definitions, dry_run, &progress).await?;
-    for (summary, moved) in of_crds.into_iter().zip(moved) {
-        summary.owner_references = Some(moved);
-    }
-    Ok(())
 }
 
 impl Target {
@@ -361,7 +332,10 @@ impl Summary {
                 report.stored_after.join(", ")
             ));
         }
-        owner_references.iter().flat_map(moved).for_each(&mut say);
+        owner_references
+            .iter()
+            .flat_map(references::lines)
+            .for_each(&mut say);
         for version in candidates {
             say(format!(
                 "whether {version} may be dropped: exuvia storage droppable {} {version}",
@@ -370,19 +344,4 @@ impl Summary {
         }
         text
     }
-}
-
-/// What became of ownerReferences, line by line.
-fn moved(moved: &references::Moved) -> Vec<String> {
-    let mut lines = vec![format!(
-        "ownerReferences at old versions: {} moved, {} gone, {} failed",
-        count(moved.moved, "dependent"),
-        moved.gone,
-        moved.failed
-    )];
-    let failures = moved.failures.iter().take(10);
-    lines.extend(failures.map(|failure| format!("not moved: {failure}")));
-    let unseen = moved.unseen.iter();
-    lines.extend(unseen.map(|unseen| format!("not looked at: {} ({})", unseen.what, unseen.why)));
-    lines
 }

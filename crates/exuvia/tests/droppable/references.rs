@@ -130,8 +130,8 @@ async fn what_could_not_be_listed_is_named_and_leaves_no_yes() {
     assert_eq!(code, 0, "everything can be listed: {text}");
 
     // Everything but secrets.
-    let core = client.list_core_api_resources("v1").await.unwrap().resources;
-    let core: Vec<&str> = core
+    let served = client.list_core_api_resources("v1").await.unwrap().resources;
+    let but_secrets: Vec<&str> = served
         .iter()
         .map(|resource| resource.name.as_str())
         .filter(|name| *name != "secrets")
@@ -139,7 +139,7 @@ async fn what_could_not_be_listed_is_named_and_leaves_no_yes() {
     let groups = client.list_api_groups().await.unwrap().groups;
     let groups: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
     let rules = json!([
-        {"apiGroups": [""], "resources": core, "verbs": ["list"]},
+        {"apiGroups": [""], "resources": but_secrets, "verbs": ["list"]},
         {"apiGroups": groups, "resources": ["*"], "verbs": ["get", "list"]},
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
     ]);
@@ -225,11 +225,11 @@ async fn a_dependent_that_may_not_be_written_is_named_and_the_others_are_moved()
     let crd = widgets.crd_name();
     let owner = widgets.api(&client, "v1").get("widget-0000").await.unwrap();
     dependent(&client, group, "refused", &owner).await;
-    let owned = json!({"metadata": {"name": "taken", "ownerReferences": [{
+    let secret = json!({"metadata": {"name": "taken", "ownerReferences": [{
         "apiVersion": format!("{group}/v1alpha1"), "kind": "Widget", "name": "widget-0000", "uid": owner.metadata.uid}]}});
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
     secrets
-        .create(&PostParams::default(), &serde_json::from_value(owned).unwrap())
+        .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
         .await
         .unwrap();
     let rules = json!([

@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::*;
 use crate::ownership::Owner;
-use crate::references::Dependents;
+use crate::references::{Dependents, Unseen};
+use crate::usage::Counts;
 
 /// All that is seen of a cluster in which nothing holds v1alpha1.
 struct World {
