@@ -23,11 +23,13 @@ pub mod protocol;
 pub mod rbac;
 pub mod record;
 mod redact;
+pub mod references;
 mod report;
 mod rewrite;
 pub mod schema;
 pub mod servers;
 mod survey;
+pub mod usage;
 mod verify;
 
 pub use controller::{ControllerSettings, STALL_REASONS, StorageController};

@@ -9,7 +9,7 @@ use exuvia_write::conditions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::droppable::{Blocker, Outlook};
+use crate::droppable::{Holder, Outlook};
 use crate::protocol::{Blocked, Hold, Pass, Preflight, Step, SweepEnd};
 
 /// How many failed objects a status names: an object that grows without bound would itself fail to be stored.
@@ -301,17 +301,12 @@ pub(super) fn failures(failures: &Failures) -> Option<MigrationFailures> {
     })
 }
 
-fn blocker((version, blocker): &(String, Blocker)) -> VersionBlocker {
-    let (holds, objects) = match blocker {
-        Blocker::Bytes { .. } => ("Bytes", None),
-        Blocker::Ownership { objects, .. } => ("Ownership", i64::try_from(*objects).ok()),
-        Blocker::Usage { .. } => ("Usage", None),
-    };
+fn blocker((version, holder): &(String, Holder)) -> VersionBlocker {
     VersionBlocker {
         version: version.clone(),
-        holds: holds.to_owned(),
-        message: blocker.to_string(),
-        objects,
+        holds: holder.holds.as_str().to_owned(),
+        message: holder.to_string(),
+        objects: holder.objects.and_then(|objects| i64::try_from(objects).ok()),
     }
 }
 

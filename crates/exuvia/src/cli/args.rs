@@ -171,9 +171,13 @@ pub enum ManifestFormat {
 pub enum StorageCommand {
     /// Rewrite every object that is stored at an old version, prove it, and trim storedVersions
     Migrate(MigrateArgs),
-    /// Show storage version, stored versions and droppable versions of CRDs
+    /// Show storage version and stored versions of CRDs, what is proven about them, and what to do next
     Status(StatusArgs),
-    /// Say whether a version may be dropped: exit code 0 yes, 1 no, 2 error
+    /// Say whether a version may be dropped: exit code 0 yes, 1 no, 2 error, 3 not known
+    ///
+    /// Looks at what is on record about stored bytes, at owners of fields, at ownerReferences in the whole cluster, at the
+    /// API server's counters, at migrations, and at what else is served. What cannot be seen makes the answer "not known",
+    /// with the command that would find out.
     Droppable(DroppableArgs),
     /// Show who writes at a version, and who reads it
     Users(VersionArgs),
@@ -214,12 +218,24 @@ pub struct DroppableArgs {
     /// The version, such as v1alpha1
     #[arg(required_unless_present = "filename")]
     pub version: Option<String>,
-    /// Manifests of CRDs as they are to be: every version that they no longer have must be droppable
+    /// Manifests of CRDs as they are to be (- for standard input): every version that they no longer have must be droppable
     #[arg(short, long, conflicts_with_all = ["crd", "version"])]
     pub filename: Option<PathBuf>,
-    /// Also watch the API server's request counter for this long: who asks for the version, even to read, holds it
+    /// Also count requests for this long: who asks for the version, even to read, holds it (open watches count in any case)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub watch: Option<Duration>,
+    /// Migrate first, whatever storedVersions says, verify in full and wait for the patrol: afterwards the bytes are proven
+    #[arg(long)]
+    pub prove: bool,
+    /// With --prove: how long after a CRD change no API server can be behind any more
+    #[arg(long, default_value = "60s", value_parser = duration, requires = "prove")]
+    pub settle: Duration,
+    /// With --prove: an API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
+    #[arg(long = "apiserver", value_name = "URL", value_parser = api_server, requires = "prove")]
+    pub api_servers: Vec<http::Uri>,
+    /// Do not look for ownerReferences, which takes a look at every object in the cluster; the answer is never yes then
+    #[arg(long)]
+    pub no_references: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,
@@ -307,6 +323,9 @@ pub struct MigrateArgs {
     /// Also move managedFields entries away from this version, although nothing is stored at it any more (repeatable)
     #[arg(long, value_name = "VERSION")]
     pub shed: Vec<String>,
+    /// Afterwards move ownerReferences, of any object in the cluster, from old versions to the storage version
+    #[arg(long)]
+    pub owner_references: bool,
     /// Go on although the rewrite erases fields that only an old version knows
     #[arg(long)]
     pub accept_pruning: bool,

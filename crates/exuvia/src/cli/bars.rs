@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exuvia_storage::Activity;
+use exuvia_storage::droppable::Looking;
+use exuvia_storage::references::Extent;
 use exuvia_sweep::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::watch;
@@ -47,6 +49,39 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
             Activity::Verifying(progress) => follow(&bars, &name, "verifying", progress),
             Activity::Patrolling(progress) => follow(&bars, &name, "patrolling", progress),
         });
+    }
+}
+
+/// What a look at a whole cluster is busy with: a spinner on a terminal, nothing elsewhere.
+pub(super) fn looking() -> impl Fn(Looking) + Send + Sync + 'static {
+    let bar = spinner_on_terminal();
+    move |at| {
+        bar.set_message(match at {
+            Looking::Objects(crd) => format!("{crd}: looking at objects"),
+            Looking::References(extent) => through(extent, "looking for ownerReferences"),
+            Looking::Usage(Some(watch)) => format!("counting requests for {} s", watch.as_secs_f64()),
+            Looking::Usage(None) => "asking API servers for their counters".to_owned(),
+        });
+    }
+}
+
+/// How far a walk through every object in the cluster is.
+pub(super) fn walking(what: &'static str) -> impl Fn(Extent) + Send + Sync + 'static {
+    let bar = spinner_on_terminal();
+    move |extent| bar.set_message(through(extent, what))
+}
+
+fn through(extent: Extent, what: &str) -> String {
+    let (done, resources, objects) = (extent.done, extent.resources, extent.objects);
+    format!("{what}: {done} of {resources} resources, {objects} objects")
+}
+
+/// One that goes away with the last who holds it.
+fn spinner_on_terminal() -> ProgressBar {
+    if std::io::stderr().is_terminal() {
+        spinner(&MultiProgress::new(), String::new()).with_finish(indicatif::ProgressFinish::AndClear)
+    } else {
+        ProgressBar::hidden()
     }
 }
 

@@ -1,113 +1,203 @@
 //! `exuvia storage droppable` and `users`: what holds a version, as an exit code and by name.
 
-use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::{Blocker, blockers};
-use exuvia_storage::{Owner, Survey};
+use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
+use exuvia_storage::usage::{Counts, Usage};
+use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify};
 use exuvia_sweep::Sweep;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Client, ResourceExt};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::args::{DroppableArgs, VersionArgs};
+use super::bars::{looking, show};
 use super::cluster::Cluster;
-use super::output::{count, table};
-use super::plan::definitions;
+use super::output::{count, remark, table};
+use super::plan::crds;
+use super::values::NO_SETTLE;
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Verdict {
-    crd: String,
-    version: String,
-    droppable: bool,
-    blockers: Vec<Blocker>,
-}
-
-/// Exit code 0: yes; 1: no. Errors are the caller's, as 2.
+/// Exit code 0: yes; 1: no; 3: not known. Errors are the caller's, as 2.
 pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::connect(&args.cluster).await?;
-    let questions = match (&args.filename, &args.crd, &args.version) {
-        (Some(path), ..) => removed_versions(&cluster, path).await?,
-        (None, Some(crd), Some(version)) => vec![(crd.clone(), version.clone())],
+    let all = crds(&cluster).await?;
+    let mut questions = match (&args.filename, &args.crd, &args.version) {
+        (Some(path), ..) => about_manifests(all, path)?,
+        (None, Some(crd), Some(version)) => vec![about(all, crd, version)?],
         _ => bail!("name a CRD and a version, or give -f"),
     };
-    let mut verdicts = Vec::new();
-    for (crd, version) in questions {
-        let (definition, survey) = look(&cluster, &crd).await?;
-        if definition.version(&version).is_none() {
-            bail!("{crd} has no version {version}: it has {}", versions(&definition));
-        }
-        let mut blockers = blockers(&definition, &version, &survey.owners);
-        blockers.extend(usage(&cluster, &definition, &version, args.watch).await?);
-        verdicts.push(Verdict {
-            crd,
-            version,
-            droppable: blockers.is_empty(),
-            blockers,
-        });
+    if args.prove {
+        questions = prove(&cluster, args, questions).await?;
     }
-    args.cluster.output.print(&verdicts, || {
-        let mut text = String::new();
-        if verdicts.is_empty() {
-            text.push_str("yes: the manifests drop no version\n");
-        }
-        for Verdict {
-            crd,
-            version,
-            droppable,
-            blockers,
-        } in &verdicts
-        {
-            if *droppable {
-                text.push_str(&format!("yes: nothing holds {version} of {crd}\n"));
-            } else {
-                text.push_str(&format!("no: {version} of {crd} is held by\n"));
-                text.extend(blockers.iter().map(|blocker| format!("  {blocker}\n")));
-            }
-        }
-        text
-    })?;
-    let all = verdicts.iter().all(|verdict| verdict.droppable);
-    Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let what = Look {
+        references: !args.no_references,
+        servers: servers(&cluster),
+        watch: args.watch,
+    };
+    let verdicts = if questions.is_empty() {
+        Vec::new()
+    } else {
+        look(&cluster.client, &questions, &what, &looking()).await
+    };
+    args.cluster
+        .output
+        .print(&verdicts, || match verdicts.as_slice() {
+            [] => "yes: the manifests drop no version\n".to_owned(),
+            verdicts => verdicts.iter().map(Verdict::to_string).collect(),
+        })?;
+    let answer = Answer::of_all(verdicts.iter().map(|verdict| verdict.answer));
+    Ok(ExitCode::from(match answer {
+        Answer::Yes => 0,
+        Answer::No => 1,
+        Answer::NotKnown => 3,
+    }))
+}
+
+/// The API servers that can be asked for their counters: the one that the kubeconfig names.
+fn servers(cluster: &Cluster) -> Vec<(String, Client)> {
+    let url = cluster.config.cluster_url.to_string();
+    vec![(url.trim_end_matches('/').to_owned(), cluster.client.clone())]
+}
+
+fn about(all: Vec<CustomResourceDefinition>, crd: &str, version: &str) -> anyhow::Result<Question> {
+    let Some(found) = all.into_iter().find(|found| found.name_any() == crd) else {
+        bail!("there is no CRD named {crd}: see `exuvia plan` for what there is");
+    };
+    let definition = Definition::read(&found);
+    if definition.version(version).is_none() {
+        bail!("{crd} has no version {version}: it has {}", versions(&definition));
+    }
+    Ok(Question::new(found, vec![version.to_owned()]))
 }
 
 /// What the cluster's CRDs have and the manifests' no longer do.
-async fn removed_versions(cluster: &Cluster, path: &Path) -> anyhow::Result<Vec<(String, String)>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the manifests {}", path.display()))?;
-    let documents: Vec<serde_json::Value> =
-        serde_saphyr::from_multiple(&text).map_err(|e| anyhow!("{} is no YAML: {e}", path.display()))?;
-    let current = definitions(cluster).await?;
-    let mut removed = Vec::new();
-    let mut crds = 0;
-    for document in documents
-        .iter()
-        .filter(|d| d["kind"] == "CustomResourceDefinition")
-    {
-        crds += 1;
-        let name = document["metadata"]["name"].as_str().unwrap_or_default();
-        let kept: Vec<&str> = document["spec"]["versions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|v| v["name"].as_str())
-            .collect();
-        let Some(definition) = current.iter().find(|definition| definition.name == name) else {
-            continue;
-        };
-        let gone = definition
-            .versions
-            .iter()
-            .filter(|version| !kept.contains(&version.name.as_str()));
-        removed.extend(gone.map(|version| (name.to_owned(), version.name.clone())));
-    }
-    if crds == 0 {
+fn about_manifests(all: Vec<CustomResourceDefinition>, path: &Path) -> anyhow::Result<Vec<Question>> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.with_context(|| format!("cannot read the manifests {}", path.display()))?;
+    let to_be = manifests(&text).map_err(|error| anyhow!("{} is not valid YAML: {error}", path.display()))?;
+    if to_be.is_empty() {
         bail!("there is no CRD in {}: is the path right?", path.display());
     }
-    Ok(removed)
+    let mut questions = Vec::new();
+    for found in all {
+        let name = found.name_any();
+        let Some(manifest) = to_be.iter().find(|manifest| manifest.name == name) else {
+            continue;
+        };
+        let names = found.spec.versions.iter().map(|version| &version.name);
+        let gone: Vec<String> = names
+            .filter(|version| !manifest.versions.contains(version))
+            .cloned()
+            .collect();
+        if !gone.is_empty() {
+            questions.push(Question {
+                served_after: Some(manifest.served.clone()),
+                ..Question::new(found, gone)
+            });
+        }
+    }
+    Ok(questions)
+}
+
+/// A CRD as it is to be.
+#[derive(Debug, PartialEq, Eq)]
+struct Manifest {
+    name: String,
+    versions: Vec<String>,
+    served: Vec<String>,
+}
+
+/// The CRDs in YAML or JSON documents, those in lists included. Other documents, and empty ones, are passed over.
+fn manifests(text: &str) -> Result<Vec<Manifest>, serde_saphyr::Error> {
+    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(text)?;
+    let mut found = Vec::new();
+    let mut left: Vec<Value> = documents.into_iter().flatten().rev().collect();
+    while let Some(mut document) = left.pop() {
+        let kind = document["kind"].as_str().unwrap_or_default();
+        if kind == "CustomResourceDefinition" {
+            let versions: Vec<&Value> = document["spec"]["versions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .collect();
+            let names = |of: &[&Value]| -> Vec<String> {
+                let names = of.iter().filter_map(|version| version["name"].as_str());
+                names.map(str::to_owned).collect()
+            };
+            let served: Vec<&Value> = versions
+                .iter()
+                .filter(|version| version["served"] == true)
+                .copied()
+                .collect();
+            found.push(Manifest {
+                name: document["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+                versions: names(&versions),
+                served: names(&served),
+            });
+        } else if kind.ends_with("List")
+            && let Some(items) = document["items"].as_array_mut()
+        {
+            left.extend(items.drain(..).rev());
+        }
+    }
+    Ok(found)
+}
+
+/// Sweeps now, so that what is on record is about the CRDs as they are.
+async fn prove(
+    cluster: &Cluster,
+    args: &DroppableArgs,
+    questions: Vec<Question>,
+) -> anyhow::Result<Vec<Question>> {
+    if args.settle.is_zero() {
+        remark(&format!("warning: {NO_SETTLE}"));
+    }
+    let options = Options {
+        settle: args.settle,
+        api_servers: args.api_servers.clone(),
+        verify: Verify::Full,
+        always: true,
+        patrol: true,
+        ..Options::default()
+    };
+    let mut proven = Vec::new();
+    for question in questions {
+        let name = question.crd.name_any();
+        let (client, writer) = (cluster.client.clone(), cluster.writer.clone());
+        let engine = Engine::new(&cluster.config, client, writer, &name, options.clone());
+        let report = engine.watched_by(show(name.clone(), &indicatif::MultiProgress::new())).run().await?;
+        let unproven = match report.end {
+            End::Migrated | End::Clean => None,
+            End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
+            End::Unfinished => Some("the sweep did not come to an end".to_owned()),
+            End::Cancelled => Some("the sweep was stopped".to_owned()),
+            End::Gone => bail!("the CRD {name} is gone"),
+        };
+        proven.push(Question { unproven, ..question });
+    }
+    // The record is in the status, as it is now.
+    let all = crds(cluster).await?;
+    for question in &mut proven {
+        let name = question.crd.name_any();
+        match all.iter().find(|crd| crd.name_any() == name) {
+            Some(crd) => question.crd = crd.clone(),
+            None => bail!("the CRD {name} is gone"),
+        }
+    }
+    Ok(proven)
 }
 
 #[derive(Serialize)]
@@ -118,37 +208,57 @@ struct User {
     owner: Owner,
 }
 
+/// What one API server says of a version.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServersCounts {
+    server: String,
+    /// Why it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+    #[serde(flatten)]
+    counts: Option<Counts>,
+}
+
 pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
-    let (definition, survey) = look(&cluster, &args.crd).await?;
-    let api_version = definition.api_version(&args.version);
+    let all = crds(&cluster).await?;
+    let Some(definition) = all.iter().find(|crd| crd.name_any() == args.crd) else {
+        bail!(
+            "there is no CRD named {}: see `exuvia plan` for what there is",
+            args.crd
+        );
+    };
+    let definition = Definition::read(definition);
+    let Some(endpoint) = definition.endpoint() else {
+        bail!(
+            "no version of {} is served, so its objects cannot be looked at: serve one",
+            args.crd
+        );
+    };
+    let (group, plural) = (definition.group.as_str(), definition.plural.as_str());
+    // Before we ask for objects ourselves.
+    let usage = Usage::observe(&servers(&cluster), &[(group, plural)], None).await;
+    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
     let users: Vec<User> = survey
         .owners
-        .at(&api_version)
+        .at(&definition.api_version(&args.version))
         .map(|(manager, owner)| User {
             manager: manager.to_owned(),
             owner: owner.clone(),
         })
         .collect();
-    let requests = requests(&cluster, &definition, &args.version).await;
-    let answer = serde_json::json!({"writers": users, "requestsSinceServerStart": requests});
+    let readers: Vec<ServersCounts> = usage
+        .at(group, plural, &args.version)
+        .map(|(server, counts)| ServersCounts {
+            server: server.to_owned(),
+            unreadable: counts.as_ref().err().map(|why| (*why).to_owned()),
+            counts: counts.ok(),
+        })
+        .collect();
+    let answer = serde_json::json!({"writers": users, "servers": readers});
     args.cluster.output.print(&answer, || {
-        let mut text = match &requests {
-            Some(requests) if requests.is_empty() => {
-                "no request for it since the API server started\n".to_owned()
-            }
-            Some(requests) => {
-                let counts: Vec<String> = requests
-                    .iter()
-                    .map(|(verb, count)| format!("{count} {verb}"))
-                    .collect();
-                format!(
-                    "requests for it since the API server started: {}\n",
-                    counts.join(", ")
-                )
-            }
-            None => "requests for it: not known, /metrics of the API server may not be read\n".to_owned(),
-        };
+        let mut text: String = readers.iter().map(ServersCounts::line).collect();
         if definition.version(&args.version).is_none() {
             let (crd, versions) = (&args.crd, versions(&definition));
             text.push_str(&format!(
@@ -173,76 +283,29 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Watches the API server's request counter for a while: whether anybody asks for the version, reading included.
-async fn usage(
-    cluster: &Cluster,
-    definition: &Definition,
-    version: &str,
-    watch: Option<Duration>,
-) -> anyhow::Result<Option<Blocker>> {
-    let Some(watch) = watch else { return Ok(None) };
-    let total = async || {
-        let counts = requests(cluster, definition, version).await;
-        counts.map(|counts| counts.values().sum::<u64>())
-    };
-    let unreadable = "--watch needs to read /metrics of the API server: allow `get` on the path /metrics";
-    let before = total().await.context(unreadable)?;
-    tokio::time::sleep(watch).await;
-    let asked = total().await.context(unreadable)?.saturating_sub(before);
-    let message = format!(
-        "{} for it within {} s",
-        count(asked, "request"),
-        watch.as_secs_f64()
-    );
-    Ok((asked > 0).then_some(Blocker::Usage { message }))
-}
-
-/// Requests for this version by verb, from the metrics of the API server that answers; dry-runs are not counted.
-/// A counter since that server's start: compare two calls to see whether it still grows.
-#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
-async fn requests(
-    cluster: &Cluster,
-    definition: &Definition,
-    version: &str,
-) -> Option<BTreeMap<String, u64>> {
-    let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
-    let metrics = cluster.client.request_text(request).await.ok()?;
-    let mut counts = BTreeMap::new();
-    for line in metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("apiserver_request_total{"))
-    {
-        let Some((labels, count)) = line.rsplit_once("} ") else {
-            continue;
+impl ServersCounts {
+    fn line(&self) -> String {
+        let server = &self.server;
+        let Some(counts) = &self.counts else {
+            let why = self.unreadable.as_deref().unwrap_or_default();
+            return format!("{server}: not known, /metrics cannot be read: {why}\n");
         };
-        let has = |name: &str, value: &str| labels.contains(&format!("{name}=\"{value}\""));
-        let ours = has("group", &definition.group)
-            && has("version", version)
-            && has("resource", &definition.plural)
-            && has("dry_run", "");
-        let verb = labels
-            .split("verb=\"")
-            .nth(1)
-            .and_then(|rest| rest.split('"').next());
-        if let (true, Some(verb), Ok(count)) = (ours, verb, count.trim().parse::<f64>()) {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a counter
-            let count = count as u64;
-            *counts.entry(verb.to_owned()).or_default() += count;
-        }
+        let open = match counts.watches {
+            1 => "1 open watch".to_owned(),
+            0 => "no open watch".to_owned(),
+            open => format!("{open} open watches"),
+        };
+        let by_verb: Vec<String> = counts
+            .requests
+            .iter()
+            .map(|(verb, count)| format!("{count} {verb}"))
+            .collect();
+        let since = match counts.total() {
+            0 => "no request".to_owned(),
+            total => format!("{} ({})", count(total, "request"), by_verb.join(", ")),
+        };
+        format!("{server}: {open}, {since} since it started\n")
     }
-    Some(counts)
-}
-
-async fn look(cluster: &Cluster, crd: &str) -> anyhow::Result<(Definition, Survey)> {
-    let all = definitions(cluster).await?;
-    let Some(definition) = all.into_iter().find(|definition| definition.name == crd) else {
-        bail!("there is no CRD named {crd}: see `exuvia plan` for what there is");
-    };
-    let Some(endpoint) = definition.endpoint() else {
-        bail!("no version of {crd} is served, so its objects cannot be looked at: serve one");
-    };
-    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
-    Ok((definition, survey))
 }
 
 pub(super) fn versions(definition: &Definition) -> String {
@@ -252,4 +315,34 @@ pub(super) fn versions(definition: &Definition) -> String {
         .map(|version| version.name.as_str())
         .collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const CRD: &str = "kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  versions: [{name: v1, served: true}, {name: v1alpha1, served: false}]
+";
+
+    #[test]
+    fn crds_are_found_in_documents_and_lists_and_the_rest_is_passed_over() {
+        let wanted = || Manifest {
+            name: "widgets.example.com".into(),
+            versions: vec!["v1".into(), "v1alpha1".into()],
+            served: vec!["v1".into()],
+        };
+        let documents = format!("---\n# nothing\n---\n{CRD}---\nkind: ConfigMap\n---\nnull\n---\n");
+        assert_eq!(manifests(&documents).unwrap(), [wanted()]);
+        let json = r#"{"kind": "List", "items": [{"kind": "Secret"},
+            {"kind": "CustomResourceDefinitionList", "items": [{"kind": "CustomResourceDefinition",
+             "metadata": {"name": "widgets.example.com"},
+             "spec": {"versions": [{"name": "v1", "served": true}, {"name": "v1alpha1", "served": false}]}}]}]}"#;
+        assert_eq!(manifests(json).unwrap(), [wanted()]);
+        assert_eq!(manifests("").unwrap(), []);
+        assert!(manifests("kind: [").is_err());
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
+use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::{End, Engine, Obstacle, Options, Report, Verified, builtin, is_in_groups};
 use exuvia_sweep::{Control, Pressure};
@@ -21,6 +22,7 @@ use super::cluster::Cluster;
 use super::droppable::versions;
 use super::output::{count, remark};
 use super::plan::{definitions, no_crds};
+use super::references;
 use super::values::NO_SETTLE;
 
 /// So many paths of each class are shown to people; `-o json` has them all.
@@ -44,6 +46,9 @@ pub(super) struct Summary {
     /// Commands that answer the next question.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) next: Vec<String>,
+    /// What became of ownerReferences at old versions, if they were to be moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) owner_references: Option<Moved>,
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -70,20 +75,39 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             on_interrupt.cancel();
         }
     });
-    let summaries = all(&cluster, &writer, &control, &targets, args).await;
+    let mut summaries = all(&cluster, &writer, &control, &targets, args).await;
+    let fine =
+        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
+    if args.owner_references && !control.is_cancelled() {
+        let ended_well = targets
+            .iter()
+            .zip(&mut summaries)
+            .filter_map(|(target, summary)| match target {
+                Target::Crd(definition) if fine(&summary.report.end) => Some((&**definition, summary)),
+                _ => None,
+            });
+        references::run(&cluster, &writer, args, ended_well.collect()).await?;
+    }
     args.cluster
         .output
         .print(&summaries, || summaries.iter().map(Summary::text).collect())?;
     let stopped = summaries
         .iter()
         .any(|summary| summary.report.end == End::Cancelled);
-    let fine =
-        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
-    Ok(match summaries.iter().all(|summary| fine(&summary.report.end)) {
-        true => ExitCode::SUCCESS,
-        false if stopped => ExitCode::from(130),
-        false => ExitCode::FAILURE,
-    })
+    let moved = |summary: &Summary| {
+        let moved = summary.owner_references.as_ref();
+        moved.is_none_or(Moved::is_complete)
+    };
+    Ok(
+        match summaries
+            .iter()
+            .all(|summary| fine(&summary.report.end) && moved(summary))
+        {
+            true => ExitCode::SUCCESS,
+            false if stopped => ExitCode::from(130),
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 /// Looks at all of them first, so that they settle together, and then works on several at a time.
@@ -276,12 +300,18 @@ impl Summary {
             next,
             record: record.cloned(),
             report,
+            owner_references: None,
         }
     }
 
     /// For people: one line on how it ended, and what there is to know below it.
     pub(super) fn text(&self) -> String {
-        let Self { report, record, next } = self;
+        let Self {
+            report,
+            record,
+            next,
+            owner_references,
+        } = self;
         let mut text = format!("{}: ", report.resource);
         text.push_str(&match &report.end {
             End::Clean => match record {
@@ -393,6 +423,10 @@ impl Summary {
                 _ => "not patrolled yet: an API server that was behind may still have written".to_owned(),
             });
         }
+        owner_references
+            .iter()
+            .flat_map(references::lines)
+            .for_each(&mut say);
         for command in next {
             say(format!("next: {command}"));
         }

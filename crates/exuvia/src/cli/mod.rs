@@ -12,6 +12,7 @@ mod operator;
 mod output;
 mod plan;
 mod rbac;
+mod references;
 mod values;
 
 use std::process::ExitCode;

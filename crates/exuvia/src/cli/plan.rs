@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::droppable;
+use exuvia_storage::record::Record;
 use exuvia_storage::{Owner, Owners, Survey, excluded, is_in_groups, redact_uncut};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
+use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use super::args::{PlanArgs, StatusArgs};
@@ -30,21 +31,22 @@ struct Line {
     excluded: Option<String>,
     verdict: String,
     next: String,
+    /// What a sweep of ours has proven about the CRD as it is now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proven: Option<Record>,
     /// By version, who owns fields at it; only where every object was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     owners: Option<BTreeMap<String, BTreeMap<String, Owner>>>,
-    /// Versions other than the storage version that nothing holds; only where every object was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    droppable: Option<Vec<String>>,
 }
 
 pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let opt_in = args.opt_in.to_opt_in();
     let mut lines = Vec::new();
-    for definition in definitions(&cluster).await? {
+    for crd in crds(&cluster).await? {
+        let definition = Definition::read(&crd);
         if is_in_groups(&definition.group, &opt_in.groups) {
-            let mut line = line(&cluster, &definition, args.ownership).await;
+            let mut line = line(&cluster, &crd, args.ownership).await;
             line.opted_in = Some(opt_in.includes(&definition));
             line.excluded = excluded(&definition).map(str::to_owned);
             lines.push(line);
@@ -74,57 +76,56 @@ pub(super) fn no_crds(groups: &[String]) -> String {
 
 pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
-    let all = definitions(&cluster).await?;
+    let all = crds(&cluster).await?;
     if let Some(unknown) = args
         .names
         .iter()
-        .find(|name| all.iter().all(|d| d.name != **name))
+        .find(|name| all.iter().all(|crd| crd.name_any() != **name))
     {
         anyhow::bail!("there is no CRD named {unknown}: see `exuvia plan` for what there is");
     }
     let mut lines = Vec::new();
-    for definition in all
+    for crd in all
         .iter()
-        .filter(|d| args.names.is_empty() || args.names.contains(&d.name))
+        .filter(|crd| args.names.is_empty() || args.names.contains(&crd.name_any()))
     {
-        lines.push(line(&cluster, definition, true).await);
+        lines.push(line(&cluster, crd, true).await);
     }
     args.cluster.output.print(&lines, || {
         let row = |line: &Line| {
-            let droppable = line.droppable.as_deref().unwrap_or_default();
             vec![
                 line.crd.clone(),
                 line.storage_version.clone(),
                 line.stored_versions.join(","),
                 line.objects(),
-                if droppable.is_empty() {
-                    "-".into()
-                } else {
-                    droppable.join(",")
-                },
                 line.verdict.clone(),
+                line.next.clone(),
             ]
         };
         let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-        table(
-            &["CRD", "STORAGE", "STORED", "OBJECTS", "DROPPABLE", "VERDICT"],
-            &rows,
-        )
+        table(&["CRD", "STORAGE", "STORED", "OBJECTS", "VERDICT", "NEXT"], &rows)
     })
 }
 
 /// All CRDs, by name.
-pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definition>> {
+pub(super) async fn crds(cluster: &Cluster) -> anyhow::Result<Vec<CustomResourceDefinition>> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let list = crds
         .list(&kube::api::ListParams::default())
         .await
         .context("the CRDs cannot be listed")?;
-    Ok(list.items.iter().map(Definition::read).collect())
+    Ok(list.items)
+}
+
+/// All CRDs, by name, as far as migration is concerned.
+pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definition>> {
+    Ok(crds(cluster).await?.iter().map(Definition::read).collect())
 }
 
 /// What one CRD comes to. A CRD whose objects cannot be listed has a line like any other.
-async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Line {
+async fn line(cluster: &Cluster, crd: &CustomResourceDefinition, ownership: bool) -> Line {
+    let definition = &Definition::read(crd);
+    let proven = Record::read(crd);
     let old = definition.crd.old_versions();
     let migrate = format!("exuvia storage migrate {}", definition.name);
     let (verdict, next) = if definition.crd.stored.is_empty() {
@@ -133,7 +134,7 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
             "look at the CRD's status".into(),
         )
     } else if old.is_empty() {
-        ("storedVersions is clean".into(), after_a_migration(definition))
+        clean(definition, proven.as_ref())
     } else {
         (format!("{} may still be stored", old.join(", ")), migrate.clone())
     };
@@ -146,8 +147,8 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
         excluded: None,
         verdict,
         next,
+        proven,
         owners: ownership.then(BTreeMap::new),
-        droppable: None,
     };
     let Some(endpoint) = definition.endpoint() else {
         line.verdict = "no version is served".into();
@@ -165,11 +166,30 @@ async fn line(cluster: &Cluster, definition: &Definition, ownership: bool) -> Li
     line
 }
 
-/// Nothing is stored at an old version. Whether somebody owns fields at it or asks for it is the next question.
-fn after_a_migration(definition: &Definition) -> String {
-    match droppable(definition, &Owners::default()).first() {
-        Some(version) => format!("exuvia storage droppable {} {version}", definition.name),
-        None => "-".to_owned(),
+/// `storedVersions` lists no old version. Whether that is true is on record, or has to be found out (PITFALLS A39); whether
+/// somebody still needs an old version is the next question.
+fn clean(definition: &Definition, proven: Option<&Record>) -> (String, String) {
+    let name = &definition.name;
+    let old = droppable(definition, &Owners::default());
+    let ask = old
+        .first()
+        .map(|version| format!("exuvia storage droppable {name} {version}"));
+    match proven {
+        Some(record) if record.patrolled => (
+            format!("proven at generation {}", record.generation),
+            ask.unwrap_or_else(|| "-".to_owned()),
+        ),
+        Some(record) => (
+            format!("migrated at generation {}, not patrolled", record.generation),
+            format!("exuvia storage migrate {name} --patrol"),
+        ),
+        None => (
+            "storedVersions is clean, not proven".to_owned(),
+            match ask {
+                Some(ask) => format!("{ask} --prove"),
+                None => format!("exuvia storage migrate {name} --verify full"),
+            },
+        ),
     }
 }
 
@@ -177,9 +197,6 @@ impl Line {
     /// What the metadata of all objects adds to what the CRD says.
     fn add(&mut self, definition: &Definition, survey: Survey, migrate: &str) {
         self.objects = Some(survey.objects);
-        let mut droppable = droppable(definition, &survey.owners);
-        droppable.retain(|version| *version != definition.crd.storage);
-        self.droppable = Some(droppable);
         let version_of = |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
         let named: Vec<String> = survey.owners.versions().map(version_of).collect();
         let list = |versions: Vec<&String>| versions.into_iter().cloned().collect::<Vec<_>>().join(", ");

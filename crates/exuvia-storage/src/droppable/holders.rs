@@ -1,0 +1,113 @@
+//! What holds a version, put into words: what was found, and what to do about it.
+
+use super::{Holder, Holds};
+use crate::definition::Definition;
+use crate::ownership::Owners;
+use crate::references::Unseen;
+use crate::report::objects;
+use crate::usage::{Counts, Usage};
+
+/// How many resources that could not be listed are named.
+const NAMED: usize = 5;
+
+/// Bytes, as far as `storedVersions` tells: that it lists a version is reason enough, that it does not is none.
+pub(super) fn stored(definition: &Definition, version: &str) -> Option<Holder> {
+    let message = if version == definition.crd.storage {
+        "it is the storage version: new objects are stored at it".to_owned()
+    } else if definition.crd.stored.iter().any(|stored| stored == version) {
+        format!(
+            "status.storedVersions lists it, so objects may be stored at it: run `exuvia storage migrate {}`",
+            definition.name
+        )
+    } else {
+        return None;
+    };
+    Some(Holder::new(Holds::Bytes, message))
+}
+
+/// Each manager that owns fields at the version.
+pub(super) fn ownership<'a>(
+    definition: &Definition,
+    version: &str,
+    owners: &'a Owners,
+) -> impl Iterator<Item = Holder> + use<'a> {
+    let at: Vec<_> = owners.at(&definition.api_version(version)).collect();
+    // A migration moves what is at a stored version by itself.
+    let is_stored = definition.crd.stored.iter().any(|stored| stored == version);
+    let shed = if is_stored {
+        String::new()
+    } else {
+        format!(" --shed {version}")
+    };
+    let cure = format!(
+        "; once it writes at another version, run `exuvia storage migrate {}{shed}`",
+        definition.name
+    );
+    at.into_iter().map(move |(manager, owner)| {
+        let mut message = format!(
+            "{manager} owns fields at it on {}, such as {}",
+            objects(owner.objects),
+            owner.example
+        );
+        if let Some(last) = owner.last {
+            message.push_str(&format!(", last written {last}"));
+        }
+        message.push_str(&cure);
+        Holder::new(Holds::Ownership, message).on(owner.objects, std::slice::from_ref(&owner.example))
+    })
+}
+
+/// What one server counted, if it counted anything. Requests since its start say nothing about now.
+pub(super) fn used(server: &str, counts: &Counts, usage: &Usage) -> Option<Holder> {
+    let mut found = Vec::new();
+    match counts.watches {
+        0 => {}
+        1 => found.push("1 watch is open".to_owned()),
+        open => found.push(format!("{open} watches are open")),
+    }
+    if let Some(within) = usage.within.filter(|_| counts.total() > 0) {
+        let by_verb: Vec<String> = counts
+            .requests
+            .iter()
+            .map(|(verb, count)| format!("{count} {verb}"))
+            .collect();
+        found.push(format!(
+            "it was asked for within {} s ({})",
+            within.as_secs_f64(),
+            by_verb.join(", ")
+        ));
+    }
+    let message = format!("{} on {server}: update whoever asks for it", found.join(", "));
+    (!found.is_empty()).then(|| Holder::new(Holds::Usage, message))
+}
+
+/// What could not be listed, in words, and what to do about it.
+pub(super) fn unlisted(unseen: &[Unseen]) -> (String, String) {
+    let some = |of: &[&Unseen], show: &dyn Fn(&Unseen) -> String| {
+        let mut shown: Vec<String> = of.iter().take(NAMED).map(|unseen| show(unseen)).collect();
+        if of.len() > NAMED {
+            shown.push(format!("and {} more", of.len() - NAMED));
+        }
+        shown.join(", ")
+    };
+    let all: Vec<&Unseen> = unseen.iter().collect();
+    let (forbidden, down): (Vec<&Unseen>, Vec<&Unseen>) = unseen.iter().partition(|unseen| unseen.forbidden);
+    let why = some(&all, &|unseen| {
+        let why = if unseen.forbidden {
+            "forbidden"
+        } else {
+            &unseen.why
+        };
+        format!("{} ({why})", unseen.what)
+    });
+    let mut ways = Vec::new();
+    if !forbidden.is_empty() {
+        let what = some(&forbidden, &|unseen| unseen.what.clone());
+        ways.push(format!("allow `list` on {what}, or ask as somebody who may"));
+    }
+    if !down.is_empty() {
+        let what = some(&down, &|unseen| unseen.what.clone());
+        ways.push(format!("bring {what} to answer, then ask again"));
+    }
+    (format!("could not be listed: {why}"), ways.join("; "))
+}

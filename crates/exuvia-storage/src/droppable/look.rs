@@ -1,0 +1,238 @@
+//! Sees what a verdict needs: the CRD's objects, the whole cluster's references, the API servers' counters. Each once,
+//! however many versions are asked about.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exuvia_sweep::Sweep;
+use exuvia_write::brief;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client, ResourceExt};
+
+use super::{Looked, Seen, Verdict, migrations};
+use crate::definition::Definition;
+use crate::ownership::Owners;
+use crate::record::Record;
+use crate::references::{Avoid, Extent, OwnerKind, References};
+use crate::survey::Survey;
+use crate::usage::Usage;
+
+/// Versions of one CRD that are to be dropped together.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The CRD, freshly read: the record of what was proven is in its status.
+    pub crd: CustomResourceDefinition,
+    /// The versions.
+    pub versions: Vec<String>,
+    /// The versions that will be served then, if that is known; otherwise those that are served now and are not asked about.
+    pub served_after: Option<Vec<String>>,
+    /// The owners of fields of its objects, if somebody has just looked.
+    pub owners: Option<Owners>,
+    /// Why a sweep that was to prove it did not, if it was tried.
+    pub unproven: Option<String>,
+}
+
+impl Question {
+    /// May these versions be dropped, all else staying as it is?
+    pub fn new(crd: CustomResourceDefinition, versions: Vec<String>) -> Self {
+        Self {
+            crd,
+            versions,
+            served_after: None,
+            owners: None,
+            unproven: None,
+        }
+    }
+
+    fn served_after(&self, definition: &Definition) -> Vec<String> {
+        self.served_after.clone().unwrap_or_else(|| {
+            let stays = |version: &&str| self.versions.iter().all(|asked| asked != version);
+            definition.served().filter(stays).map(str::to_owned).collect()
+        })
+    }
+}
+
+/// What to look at.
+#[derive(Clone, Default)]
+pub struct Look {
+    /// Whether to look for ownerReferences: at every object in the cluster.
+    pub references: bool,
+    /// The API servers to ask for their counters, each by a client of its own.
+    pub servers: Vec<(String, Client)>,
+    /// For how long to count requests; open watches count in any case.
+    pub watch: Option<Duration>,
+}
+
+/// What is being looked at, for those who wait.
+#[derive(Clone, Debug)]
+pub enum Looking {
+    /// The objects of this CRD.
+    Objects(String),
+    /// Everything, for references.
+    References(Extent),
+    /// The API servers' counters, for this long.
+    Usage(Option<Duration>),
+}
+
+/// Answers all questions with one look, in their order.
+///
+/// The counters of the API servers are read last: our own requests are over by then, and go to another version than those
+/// in question wherever there is one.
+///
+/// ```no_run
+/// use exuvia_storage::droppable::{Answer, Look, Question, look};
+/// # async fn example(client: kube::Client) -> Result<(), kube::Error> {
+/// let crds = kube::Api::all(client.clone());
+/// let question = Question::new(crds.get("widgets.example.com").await?, vec!["v1alpha1".into()]);
+/// let what = Look {
+///     references: true,
+///     servers: vec![("the API server".into(), client.clone())],
+///     watch: None,
+/// };
+/// let verdicts = look(&client, &[question], &what, &|_| {}).await;
+/// if verdicts[0].answer != Answer::Yes {
+///     println!("{}", verdicts[0]); // what holds it, and what is not known
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn look(
+    client: &Client,
+    questions: &[Question],
+    look: &Look,
+    progress: &(dyn Fn(Looking) + Send + Sync),
+) -> Vec<Verdict> {
+    let definitions: Vec<Definition> = questions
+        .iter()
+        .map(|question| Definition::read(&question.crd))
+        .collect();
+    let mut owners: BTreeMap<&str, Result<Owners, String>> = BTreeMap::new();
+    for (question, definition) in questions.iter().zip(&definitions) {
+        let seen = if let Some(owners) = &question.owners {
+            Ok(owners.clone())
+        } else {
+            progress(Looking::Objects(definition.name.clone()));
+            survey(client, definition, &question.versions).await
+        };
+        owners.insert(&definition.name, seen);
+    }
+    let migrations = migrations(client).await;
+    let references = if look.references {
+        Some(references(client, questions, &definitions, progress).await)
+    } else {
+        None
+    };
+    progress(Looking::Usage(look.watch));
+    let resources: Vec<(&str, &str)> = definitions
+        .iter()
+        .map(|definition| (definition.group.as_str(), definition.plural.as_str()))
+        .collect();
+    let usage = Usage::observe(&look.servers, &resources, look.watch).await;
+
+    let mut verdicts = Vec::new();
+    for question in questions {
+        // The look may have taken minutes: what is on record counts as it is now.
+        let (crd, unproven) = match read_again(client, &question.crd).await {
+            Ok(crd) => (crd, question.unproven.clone()),
+            Err(why) => (without_record(&question.crd), Some(why)),
+        };
+        let definition = &Definition::read(&crd);
+        let record = Record::read(&crd);
+        let seen = Seen {
+            definition,
+            record: record.as_ref(),
+            unproven: unproven.as_deref(),
+            owners: owners
+                .get(definition.name.as_str())
+                .map_or(Looked::No, |owners| looked(Some(owners))),
+            references: looked(references.as_ref()),
+            usage: Looked::At(&usage),
+            migrations: match &migrations {
+                Ok(migrations) => Looked::At(migrations),
+                Err(why) => Looked::Failed(why),
+            },
+            served_after: &question.served_after(definition),
+        };
+        verdicts.extend(question.versions.iter().map(|version| seen.judge(version)));
+    }
+    verdicts
+}
+
+async fn read_again(
+    client: &Client,
+    crd: &CustomResourceDefinition,
+) -> Result<CustomResourceDefinition, String> {
+    let name = crd.name_any();
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    match api.get(&name).await {
+        Ok(fresh) if fresh.metadata.uid == crd.metadata.uid => Ok(fresh),
+        Ok(_) => Err("the CRD was deleted and created again meanwhile".to_owned()),
+        Err(error) => Err(format!("the CRD cannot be read again: {}", brief(&error))),
+    }
+}
+
+fn without_record(crd: &CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut crd = crd.clone();
+    Record::erase(&mut crd);
+    crd
+}
+
+fn looked<T>(seen: Option<&Result<T, String>>) -> Looked<'_, &T> {
+    match seen {
+        Some(Ok(seen)) => Looked::At(seen),
+        Some(Err(why)) => Looked::Failed(why),
+        None => Looked::No,
+    }
+}
+
+/// The version at which a CRD's objects are looked at while others are in question: the storage version if it is served and
+/// not in question, or else another one that is not, or else any.
+fn endpoint<'a>(definition: &'a Definition, asked: &[String]) -> Option<&'a str> {
+    let is_free = |version: &&str| asked.iter().all(|asked| asked != version);
+    definition
+        .endpoint()
+        .filter(is_free)
+        .or_else(|| definition.served().find(is_free))
+        .or_else(|| definition.endpoint())
+}
+
+async fn survey(client: &Client, definition: &Definition, asked: &[String]) -> Result<Owners, String> {
+    let Some(endpoint) = endpoint(definition, asked) else {
+        return Err("no version is served: serve one".to_owned());
+    };
+    let sweep = Sweep::of(client.clone(), &definition.resource(endpoint));
+    match Survey::of(sweep).await {
+        Ok(survey) => Ok(survey.owners),
+        Err(error) => Err(crate::redact(&error.to_string())),
+    }
+}
+
+async fn references(
+    client: &Client,
+    questions: &[Question],
+    definitions: &[Definition],
+    progress: &(dyn Fn(Looking) + Send + Sync),
+) -> Result<References, String> {
+    let kinds: Vec<OwnerKind> = definitions
+        .iter()
+        .map(|definition| OwnerKind {
+            group: definition.group.clone(),
+            kind: definition.kind.clone(),
+        })
+        .collect();
+    let asked = questions.iter().zip(definitions);
+    let avoid: Vec<Avoid> = asked
+        .flat_map(|(question, definition)| {
+            question.versions.iter().map(|version| Avoid {
+                group: definition.group.clone(),
+                plural: definition.plural.clone(),
+                version: version.clone(),
+            })
+        })
+        .collect();
+    References::look(client, &kinds, &avoid, &|extent| {
+        progress(Looking::References(extent));
+    })
+    .await
+    .map_err(|error| crate::redact(&brief(&error)))
+}

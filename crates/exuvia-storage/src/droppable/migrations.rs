@@ -1,0 +1,54 @@
+//! What `StorageMigration`s say of a resource, where there are any and they may be read.
+
+use exuvia_api::{Phase, StorageMigration};
+use exuvia_write::{ErrorClass, brief};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+/// A `StorageMigration`, as far as it matters for a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// Its name.
+    pub name: String,
+    /// The resource that it is about.
+    pub resource: String,
+    /// Where it is on its way.
+    pub phase: Phase,
+    /// Whether a pass was ever begun.
+    pub begun: bool,
+}
+
+impl Migration {
+    /// Reads one.
+    pub fn read(migration: &StorageMigration) -> Self {
+        let status = migration.status.as_ref();
+        Self {
+            name: migration.name_any(),
+            resource: migration.spec.resource.clone(),
+            phase: status.and_then(|status| status.phase).unwrap_or_default(),
+            begun: status.is_some_and(|status| status.observed.is_some()),
+        }
+    }
+
+    /// Whether it is at work, or stopped with work undone. One that was suspended before it began has changed nothing.
+    pub fn is_under_way(&self) -> bool {
+        match self.phase {
+            Phase::Migrated => false,
+            Phase::Suspended => self.begun,
+            _ => true,
+        }
+    }
+}
+
+/// All of them. Where the operator is not installed, or we may not look, there is none to be seen: then only what is on
+/// record in the CRD counts, which it does in any case.
+pub async fn migrations(client: &Client) -> Result<Vec<Migration>, String> {
+    let api: Api<StorageMigration> = Api::all(client.clone());
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items.iter().map(Migration::read).collect()),
+        Err(error) => match ErrorClass::of(&error) {
+            ErrorClass::Gone | ErrorClass::Denied => Ok(Vec::new()),
+            _ => Err(brief(&error)),
+        },
+    }
+}

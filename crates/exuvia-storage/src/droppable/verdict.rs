@@ -1,0 +1,311 @@
+//! The verdict on one version, from what was seen. Pure: no client, no clock, no async.
+
+use super::holders::{ownership, stored, unlisted, used};
+use super::{Answer, Clear, Holder, Holds, Migration, Unknown, Verdict};
+use crate::definition::Definition;
+use crate::ownership::Owners;
+use crate::record::Record;
+use crate::references::{OwnerKind, References};
+use crate::report::{Verified, objects};
+use crate::usage::Usage;
+
+/// Something that was looked at, or why it was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked<'a, T> {
+    /// This was seen.
+    At(T),
+    /// The caller chose not to look.
+    No,
+    /// It could not be looked at, for this reason.
+    Failed(&'a str),
+}
+
+/// What was seen of a CRD, its objects and the rest of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The CRD.
+    pub definition: &'a Definition,
+    /// What is on record for it, as [`Record::read`] gives it.
+    pub record: Option<&'a Record>,
+    /// Why the sweep that was to prove it did not, if it was tried.
+    pub unproven: Option<&'a str>,
+    /// The owners of fields of its objects.
+    pub owners: Looked<'a, &'a Owners>,
+    /// ownerReferences in the whole cluster.
+    pub references: Looked<'a, &'a References>,
+    /// What the API servers count.
+    pub usage: Looked<'a, &'a Usage>,
+    /// The `StorageMigration`s of the cluster; an error if they could not be read although there may be some.
+    pub migrations: Looked<'a, &'a [Migration]>,
+    /// The versions that will be served once those in question are gone.
+    pub served_after: &'a [String],
+}
+
+/// Takes note of what holds a version, what does not, and what is not known.
+#[derive(Default)]
+struct Findings {
+    holders: Vec<Holder>,
+    unknown: Vec<Unknown>,
+    clear: Vec<Clear>,
+}
+
+impl Findings {
+    fn unknown(&mut self, what: Holds, why: impl Into<String>, command: impl Into<String>) {
+        self.unknown.push(Unknown {
+            what,
+            why: why.into(),
+            command: command.into(),
+        });
+    }
+
+    fn clear(&mut self, what: Holds, because: impl Into<String>) {
+        self.clear.push(Clear {
+            what,
+            because: because.into(),
+        });
+    }
+}
+
+impl Seen<'_> {
+    /// Whether `version` may be dropped: no if anything holds it, not known if something could not be seen, else yes.
+    pub fn judge(&self, version: &str) -> Verdict {
+        let mut findings = Findings::default();
+        self.bytes(version, &mut findings);
+        self.served(version, &mut findings);
+        self.migration(&mut findings);
+        // New objects are stored at the storage version, and named and asked for at it: there is no end to that list.
+        if version != self.definition.crd.storage {
+            self.ownership(version, &mut findings);
+            self.references(version, &mut findings);
+            self.usage(version, &mut findings);
+        }
+        let Findings {
+            holders,
+            unknown,
+            clear,
+        } = findings;
+        Verdict {
+            crd: self.definition.name.clone(),
+            version: version.to_owned(),
+            answer: match (holders.is_empty(), unknown.is_empty()) {
+                (false, _) => Answer::No,
+                (true, false) => Answer::NotKnown,
+                (true, true) => Answer::Yes,
+            },
+            holders,
+            unknown,
+            clear,
+        }
+    }
+
+    fn bytes(&self, version: &str, findings: &mut Findings) {
+        let crd = &self.definition.name;
+        if let Some(holder) = stored(self.definition, version) {
+            findings.holders.push(holder);
+            return;
+        }
+        match self.record {
+            Some(record) if record.patrolled => {
+                let how = match record.verified {
+                    Verified::Full => "in full",
+                    Verified::Proof => "by proof",
+                };
+                let (storage, generation) = (&record.storage_version, record.generation);
+                findings.clear(
+                    Holds::Bytes,
+                    format!(
+                        "every object is stored at {storage}, verified {how} at generation {generation} and patrolled ({})",
+                        record.at
+                    ),
+                );
+            }
+            Some(record) => findings.holders.push(Holder::new(
+                Holds::Migration,
+                format!(
+                    "migrated at {}, the patrol has not been: run `exuvia storage migrate {crd} --patrol`",
+                    record.at
+                ),
+            )),
+            None => {
+                let prove = format!("exuvia storage droppable {crd} {version} --prove");
+                match self.unproven {
+                    Some(why) => findings.unknown(
+                        Holds::Bytes,
+                        format!("it is not proven: {why}"),
+                        format!("remove the cause, then run `{prove}`"),
+                    ),
+                    None => findings.unknown(
+                        Holds::Bytes,
+                        "status.storedVersions does not list it, which anybody can have written; no sweep of ours is on \
+                         record for the CRD as it is now",
+                        prove,
+                    ),
+                }
+            }
+        }
+    }
+
+    fn served(&self, version: &str, findings: &mut Findings) {
+        if self.served_after.is_empty() {
+            let alone = self.definition.served().all(|served| served == version);
+            let message = if alone {
+                "it is the only version that is served: after the drop no object can be read"
+            } else {
+                "no version that stays is served: after the drop no object can be read"
+            };
+            findings.holders.push(Holder::new(Holds::Served, message));
+        } else {
+            let after = self.served_after.join(", ");
+            findings.clear(Holds::Served, format!("{after} will still be served"));
+        }
+    }
+
+    fn migration(&self, findings: &mut Findings) {
+        let name = &self.definition.name;
+        match self.migrations {
+            Looked::At(all) => {
+                let at_work = all
+                    .iter()
+                    .filter(|migration| migration.resource == *name && migration.is_under_way());
+                findings.holders.extend(at_work.map(|migration| {
+                    let (phase, name) = (migration.phase.as_str(), &migration.name);
+                    Holder::new(
+                        Holds::Migration,
+                        format!("the StorageMigration {name} is {phase}: see `kubectl describe storagemigration {name}`"),
+                    )
+                }));
+            }
+            Looked::No => {}
+            Looked::Failed(why) => findings.unknown(
+                Holds::Migration,
+                format!("StorageMigrations cannot be listed: {why}"),
+                "bring the API server to answer, then ask again",
+            ),
+        }
+    }
+
+    fn ownership(&self, version: &str, findings: &mut Findings) {
+        let name = &self.definition.name;
+        match self.owners {
+            Looked::At(owners) => {
+                let before = findings.holders.len();
+                findings
+                    .holders
+                    .extend(ownership(self.definition, version, owners));
+                if findings.holders.len() == before {
+                    findings.clear(Holds::Ownership, "no managedFields entry names it");
+                }
+            }
+            Looked::No => findings.unknown(Holds::Ownership, "not looked at", self.ask_again(version)),
+            Looked::Failed(why) => findings.unknown(
+                Holds::Ownership,
+                format!("the objects cannot be listed: {why}"),
+                format!("allow `list` on {name}, or bring the server to answer, then ask again"),
+            ),
+        }
+    }
+
+    fn references(&self, version: &str, findings: &mut Findings) {
+        let Definition {
+            name, group, kind, ..
+        } = self.definition;
+        let references = match self.references {
+            Looked::At(references) => references,
+            Looked::No => {
+                let why = "not looked at (--no-references)";
+                return findings.unknown(Holds::References, why, self.ask_again(version));
+            }
+            Looked::Failed(why) => {
+                let why = format!("what there is to be listed is not known: {why}");
+                return findings.unknown(Holds::References, why, self.ask_again(version));
+            }
+        };
+        let owner = OwnerKind {
+            group: group.clone(),
+            kind: kind.clone(),
+        };
+        let before = findings.holders.len();
+        for (resource, dependents) in references.at(&owner, version) {
+            let examples = dependents.examples.join(", ");
+            let message = format!(
+                "ownerReferences of {} in {resource} name it, such as {examples}: after the drop they are never collected; \
+                 run `exuvia storage migrate {name} --owner-references`",
+                objects(dependents.objects)
+            );
+            let holder = Holder::new(Holds::References, message);
+            findings
+                .holders
+                .push(holder.on(dependents.objects, &dependents.examples));
+        }
+        if !references.unseen.is_empty() {
+            let (why, command) = unlisted(&references.unseen);
+            findings.unknown(Holds::References, why, command);
+        } else if findings.holders.len() == before {
+            let (count, resources) = (references.extent.objects, references.extent.resources);
+            findings.clear(
+                Holds::References,
+                format!(
+                    "no ownerReference names it, of {} in {resources} resources",
+                    objects(count)
+                ),
+            );
+        }
+    }
+
+    fn usage(&self, version: &str, findings: &mut Findings) {
+        let Definition { group, plural, .. } = self.definition;
+        let is_served = self.definition.served().any(|served| served == version);
+        let usage = match self.usage {
+            Looked::At(usage) if !usage.servers.is_empty() => usage,
+            _ if !is_served => {
+                return findings.clear(Holds::Usage, "it is not served, so nobody can ask for it");
+            }
+            Looked::Failed(why) => return findings.unknown(Holds::Usage, why, self.ask_again(version)),
+            Looked::At(_) | Looked::No => {
+                return findings.unknown(Holds::Usage, "no API server was asked", self.ask_again(version));
+            }
+        };
+        let mut asked = 0;
+        for (server, counts) in usage.at(group, plural, version) {
+            match counts {
+                Ok(counts) => {
+                    asked += 1;
+                    findings.holders.extend(used(server, &counts, usage));
+                }
+                Err(_) if !is_served => {}
+                Err(why) => findings.unknown(
+                    Holds::Usage,
+                    format!("/metrics of {server} cannot be read: {why}"),
+                    "allow `get` on the path /metrics (a ClusterRole's nonResourceURLs), then ask again",
+                ),
+            }
+        }
+        let held = findings.holders.iter().any(|holder| holder.holds == Holds::Usage);
+        if asked > 0 && !held {
+            let servers = match asked {
+                1 => "1 API server".to_owned(),
+                asked => format!("{asked} API servers"),
+            };
+            findings.clear(
+                Holds::Usage,
+                match usage.within {
+                    Some(within) => format!(
+                        "no open watch, and no request within {} s, on {servers}",
+                        within.as_secs_f64()
+                    ),
+                    None => {
+                        format!("no open watch on {servers}; single requests were not counted (--watch 5m)")
+                    }
+                },
+            );
+        }
+    }
+
+    fn ask_again(&self, version: &str) -> String {
+        format!("exuvia storage droppable {} {version}", self.definition.name)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

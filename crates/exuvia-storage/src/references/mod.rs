@@ -1,0 +1,266 @@
+//! ownerReferences that name a version of a kind: found by a look at every object's metadata in the whole cluster, and moved.
+//!
+//! The garbage collector asks for an owner at the version that the reference names. Once that is gone it cannot, and the
+//! dependent is never collected (PITFALLS A38).
+
+mod catalog;
+mod mover;
+
+pub use catalog::Avoid;
+pub use mover::{Moved, move_to_storage};
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use exuvia_sweep::{Sweep, Verdict};
+use exuvia_write::{ErrorClass, RetryPolicy};
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
+use kube::api::{ApiResource, ObjectMeta};
+use kube::core::PartialObjectMeta;
+use serde::Serialize;
+
+use self::catalog::Catalog;
+use crate::ownership::object_name;
+
+/// Resources that are swept at once. Pages of metadata are cheap for the server, but some resources have many.
+const AT_ONCE: usize = 4;
+/// How many dependents are remembered by name, for each resource.
+const EXAMPLES: usize = 3;
+/// How often a resource is looked for again that answers 404: its versions change under our eyes.
+const MAX_SEARCHES: usize = 3;
+/// One resource of many is not worth half a minute: what does not answer is named.
+const RETRY: RetryPolicy = RetryPolicy {
+    attempts: 5,
+    conflicts: 5,
+    base: Duration::from_millis(200),
+    cap: Duration::from_secs(2),
+    patience: Duration::from_secs(10),
+};
+
+/// A kind that is owned by: references to it are looked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnerKind {
+    /// The group.
+    pub group: String,
+    /// The kind.
+    pub kind: String,
+}
+
+impl OwnerKind {
+    /// The version at which a reference names this kind, if it does.
+    fn version_in<'a>(&self, reference: &'a OwnerReference) -> Option<&'a str> {
+        let (group, version) = reference.api_version.rsplit_once('/')?;
+        (group == self.group && reference.kind == self.kind).then_some(version)
+    }
+}
+
+/// Objects of one resource that name a version as their owner's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Dependents {
+    /// How many.
+    pub objects: u64,
+    /// Some of them.
+    pub examples: Vec<String>,
+}
+
+/// Something that could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unseen {
+    /// A resource, or a group-version whose resources are not known.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// Whether it is a right that is missing.
+    pub forbidden: bool,
+}
+
+/// How far the look is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Resources that were looked at.
+    pub done: usize,
+    /// Resources that there are.
+    pub resources: usize,
+    /// Objects that were looked at.
+    pub objects: u64,
+}
+
+/// What the look found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// By kind and version, then by the dependents' resource.
+    found: BTreeMap<(OwnerKind, String), BTreeMap<String, Dependents>>,
+    /// How much was looked at.
+    pub extent: Extent,
+    /// What was not.
+    pub unseen: Vec<Unseen>,
+}
+
+impl References {
+    /// Looks at the metadata of everything that can be listed, once for all kinds.
+    ///
+    /// `avoid` names versions that shall not be asked for if there is another, since whoever asks for a version seems to
+    /// use it.
+    pub async fn look(
+        client: &Client,
+        kinds: &[OwnerKind],
+        avoid: &[Avoid],
+        progress: &(dyn Fn(Extent) + Send + Sync),
+    ) -> Result<Self, kube::Error> {
+        let found = Mutex::new(BTreeMap::new());
+        let (extent, unseen) = walk(client, avoid, progress, async |resource, object| {
+            let named = versions_named(&object.metadata, kinds);
+            if !named.is_empty() {
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                for key in named {
+                    note(&mut found, key, resource, &object.metadata);
+                }
+            }
+            Verdict::skipped()
+        })
+        .await?;
+        Ok(Self {
+            found: found.into_inner().unwrap_or_else(PoisonError::into_inner),
+            extent,
+            unseen,
+        })
+    }
+
+    /// So many dependents of one resource, and nothing else.
+    #[cfg(test)]
+    pub(crate) fn found(kind: OwnerKind, version: &str, resource: &str, dependents: &Dependents) -> Self {
+        let by_resource = BTreeMap::from([(resource.to_owned(), dependents.clone())]);
+        Self {
+            found: BTreeMap::from([((kind, version.to_owned()), by_resource)]),
+            ..Self::default()
+        }
+    }
+
+    /// Who names this version of this kind, by resource.
+    pub fn at<'a>(
+        &'a self,
+        kind: &OwnerKind,
+        version: &str,
+    ) -> impl Iterator<Item = (&'a str, &'a Dependents)> {
+        let by_resource = self.found.get(&(kind.clone(), version.to_owned()));
+        by_resource
+            .into_iter()
+            .flatten()
+            .map(|(resource, dependents)| (resource.as_str(), dependents))
+    }
+}
+
+/// The kinds and versions that an object's references name, each once.
+fn versions_named(metadata: &ObjectMeta, kinds: &[OwnerKind]) -> Vec<(OwnerKind, String)> {
+    let mut named = Vec::new();
+    for reference in metadata.owner_references.iter().flatten() {
+        for kind in kinds {
+            let key = kind
+                .version_in(reference)
+                .map(|version| (kind.clone(), version.to_owned()));
+            named.extend(key.filter(|key| !named.contains(key)));
+        }
+    }
+    named
+}
+
+fn note(
+    found: &mut BTreeMap<(OwnerKind, String), BTreeMap<String, Dependents>>,
+    key: (OwnerKind, String),
+    resource: &ApiResource,
+    metadata: &ObjectMeta,
+) {
+    let by_resource = found.entry(key).or_default();
+    let dependents = by_resource.entry(name_of(resource)).or_default();
+    dependents.objects += 1;
+    if dependents.examples.len() < EXAMPLES {
+        dependents.examples.push(object_name(metadata));
+    }
+}
+
+/// `configmaps`, `widgets.example.com`.
+fn name_of(resource: &ApiResource) -> String {
+    match resource.group.as_str() {
+        "" => resource.plural.clone(),
+        group => format!("{}.{group}", resource.plural),
+    }
+}
+
+/// Gives every object in the cluster to `worker`; what could not be listed comes back by name.
+async fn walk<W>(
+    client: &Client,
+    avoid: &[Avoid],
+    progress: &(dyn Fn(Extent) + Send + Sync),
+    worker: W,
+) -> Result<(Extent, Vec<Unseen>), kube::Error>
+where
+    W: AsyncFn(&ApiResource, PartialObjectMeta) -> Verdict,
+{
+    let Catalog {
+        resources,
+        mut unseen,
+    } = Catalog::read(client, avoid).await?;
+    let total = resources.len();
+    let done = AtomicUsize::new(0);
+    let objects = AtomicU64::new(0);
+    let extent = || Extent {
+        done: done.load(Ordering::Relaxed),
+        resources: total,
+        objects: objects.load(Ordering::Relaxed),
+    };
+    progress(extent());
+    let sweeps = futures::stream::iter(resources).map(async |resource| {
+        let swept = sweep(client, resource, async |resource, object| {
+            let verdict = worker(resource, object).await;
+            objects.fetch_add(1, Ordering::Relaxed);
+            verdict
+        })
+        .await;
+        done.fetch_add(1, Ordering::Relaxed);
+        progress(extent());
+        swept.err()
+    });
+    let failed: Vec<Option<Unseen>> = sweeps.buffer_unordered(AT_ONCE).collect().await;
+    unseen.extend(failed.into_iter().flatten());
+    unseen.sort_by(|a, b| a.what.cmp(&b.what));
+    Ok((extent(), unseen))
+}
+
+/// One resource. If it answers 404 it may have moved to another version since discovery, or be gone for good.
+async fn sweep<W>(client: &Client, mut resource: ApiResource, worker: W) -> Result<(), Unseen>
+where
+    W: AsyncFn(&ApiResource, PartialObjectMeta) -> Verdict,
+{
+    for _ in 0..MAX_SEARCHES {
+        let sweep = Sweep::of(client.clone(), &resource).retry(RETRY);
+        let source = match sweep.run(|object| worker(&resource, object)).await {
+            Ok(_) => return Ok(()),
+            Err(exuvia_sweep::Error::List { source, .. }) => source,
+            Err(error) => {
+                return Err(Unseen {
+                    what: name_of(&resource),
+                    why: error.to_string(),
+                    forbidden: false,
+                });
+            }
+        };
+        let unseen = Unseen::new(name_of(&resource), &source);
+        if ErrorClass::of(&source) != ErrorClass::Gone {
+            return Err(unseen);
+        }
+        match Catalog::find(client, &resource.group, &resource.plural).await {
+            Ok(Some(found)) => resource = found,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(Unseen::new(name_of(&resource), &error)),
+        }
+    }
+    Err(Unseen {
+        what: name_of(&resource),
+        why: "it is in discovery, but answers 404".to_owned(),
+        forbidden: false,
+    })
+}
