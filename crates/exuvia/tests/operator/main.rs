@@ -18,6 +18,7 @@ mod optin;
 mod oracle;
 mod packaged;
 mod progress;
+mod proof;
 mod rights;
 mod secrets;
 mod shared;
