@@ -64,10 +64,8 @@ async fn under_a_writer_at_the_old_version_beside_a_new_default_it_trims_once_an
         let migration = migrations.get_opt(&name).await.unwrap();
         migration.and_then(|migration| migration.status)?.phase
     };
-    until("it is migrated", async || {
-        (trimmed_once().await && phase().await == Some(Phase::Migrated)).then_some(())
-    })
-    .await;
+    in_phase(&client, &name, Phase::Migrated).await;
+    assert!(trimmed_once().await);
 
     // It stays so, however often the operator looks: each annotation makes it look.
     let looks = async || {
