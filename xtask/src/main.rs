@@ -109,8 +109,9 @@ fn test() -> anyhow::Result<()> {
     ]))?;
     generate::run(true)?;
     // Documentation tests are part of `cargo test`; a broken link in the documentation is an error, too.
+    // A failing binary must not hide what the others would have said.
     // Tests on a real server mostly wait for it: four at a time on two cores are about twice as fast as two.
-    run(cargo(&["test", "--workspace"]).env("RUST_TEST_THREADS", "4"))?;
+    run(cargo(&["test", "--workspace", "--no-fail-fast"]).env("RUST_TEST_THREADS", "4"))?;
     run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
 }
 

@@ -23,6 +23,18 @@ pub(crate) struct ApiServerCommand {
     pub(crate) program: PathBuf,
     /// Everything but the port.
     pub(crate) args: Vec<String>,
+    /// The name of the host that it believes to be on, if it is to be another one than ours.
+    pub(crate) host: Option<String>,
+}
+
+impl ApiServerCommand {
+    /// The same on a host of another name.
+    pub(crate) fn on_host(&self, host: &str) -> Self {
+        Self {
+            host: Some(host.to_owned()),
+            ..self.clone()
+        }
+    }
 }
 
 impl ApiServer {
@@ -36,10 +48,15 @@ impl ApiServer {
         args.push(format!("--secure-port={port}"));
         let audit = admin.directory.join(crate::audit::AuditLog::file_name(log_name));
         args.push(format!("--audit-log-path={}", audit.display()));
+        let args = args.into_iter().map(Into::into).collect();
+        let (program, args) = match &command.host {
+            Some(host) => crate::identity::renamed(host, &command.program, args)?,
+            None => (command.program.clone(), args),
+        };
         let process = Process::start(CommandLine {
             name: "kube-apiserver",
-            program: command.program.clone(),
-            args: args.into_iter().map(Into::into).collect(),
+            program,
+            args,
             log: admin.directory.join(format!("{log_name}.log")),
         })?;
         let crate::Credential::Certificate(identity) = admin.credential() else {

@@ -150,6 +150,19 @@ pub enum Error {
         tail: String,
     },
 
+    /// A process cannot have a host name of its own.
+    #[error(
+        "an API server on a host of another name needs `unshare --uts` (util-linux): run as root, or allow user namespaces"
+    )]
+    NoHostNames,
+
+    /// A ready API server made no identity Lease.
+    #[error(
+        "the API server is ready, but after a minute it has no identity Lease in kube-system: look at its log, and at the \
+         feature gate APIServerIdentity"
+    )]
+    NoIdentityLease,
+
     /// A port that was asked for is taken.
     #[error("port {port} on 127.0.0.1 is in use: choose another one, or none to get a free one")]
     PortInUse {

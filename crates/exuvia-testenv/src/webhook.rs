@@ -139,6 +139,26 @@ impl WebhookServer {
         })
     }
 
+    /// A `ValidatingWebhookConfiguration` that asks here about updates of a group's objects, in namespaces that a selector
+    /// chooses. It chooses all of them, but the API server must look at the namespace to know: where that is missing, it
+    /// answers 404 about the *namespace* (PITFALLS A33).
+    pub fn validating_in_selected_namespaces(&self, group: &str) -> Value {
+        json!({
+            "metadata": {"name": group},
+            "webhooks": [{
+                "name": format!("selected.{group}"),
+                "clientConfig": self.client_config(Endpoint::Validate),
+                "namespaceSelector": {
+                    // An empty selector would not be looked at.
+                    "matchExpressions": [{"key": "example.com/left-alone", "operator": "DoesNotExist"}],
+                },
+                "rules": [{"apiGroups": [group], "apiVersions": ["*"], "resources": ["*"], "operations": ["UPDATE"]}],
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }],
+        })
+    }
+
     /// What `/validate` answers from now on.
     pub fn on_validate(&self, admission: Admission) {
         self.state.lock().validate = admission;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_storage::audit::{Cause, Definition, Options, ResourceReport, Verdict, audit};
+use exuvia_storage::audit::{
+    Cause, Definition, Options, Progress, ResourceReport, Verdict, audit, audit_with_progress,
+};
 use exuvia_testenv::{ControlPlane, Widgets};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -185,7 +187,7 @@ async fn built_in_types_tell_their_version_and_nothing_is_left_out() {
     );
 }
 
-/// All pages are of one revision, whatever is written meanwhile.
+/// All pages are of one revision, whatever is written meanwhile: after every page the audit waits for a write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_of_one_revision_while_somebody_writes() {
     let control_plane = ControlPlane::shared().await;
@@ -194,6 +196,7 @@ async fn pages_are_of_one_revision_while_somebody_writes() {
     widgets.install(&client, "v1").await.unwrap();
     widgets.create(&client, "v1", 40).await.unwrap();
     let api = widgets.api(&client, "v1");
+    let (wrote, written) = std::sync::mpsc::channel();
     let writer = tokio::spawn({
         let (api, widgets) = (api.clone(), widgets.clone());
         async move {
@@ -201,33 +204,44 @@ async fn pages_are_of_one_revision_while_somebody_writes() {
                 // One object always comes before it goes, so that their number shows a mixture of revisions.
                 let new = widgets.widget("v1", &format!("widget-{}-new", round % 40));
                 api.create(&PostParams::default(), &new).await.unwrap();
+                wrote.send(()).unwrap();
                 let patch = Patch::Merge(json!({"spec": {"size": round}}));
                 let name = format!("widget-{:04}", round % 40);
                 api.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+                wrote.send(()).unwrap();
                 let name = format!("widget-{}-new", round % 40);
                 api.delete(&name, &DeleteParams::default()).await.unwrap();
+                wrote.send(()).unwrap();
             }
         }
     });
+    // The writer has threads of its own: this one may stand still until it has had two turns. One may have been committed
+    // before we began to wait, with only its answer on the way; the second was not.
+    let mut let_it_write = move |_: &Progress<'_>| {
+        while written.try_recv().is_ok() {}
+        for _ in 0..2 {
+            let answer = written.recv_timeout(std::time::Duration::from_secs(60));
+            answer.expect("the writer goes on");
+        }
+    };
     let options = Options {
         page_size: 3,
         ..only(options(control_plane), "busy.audit.example.com/widgets")
     };
-    let mut revisions = Vec::new();
+    let mut before = 0;
     for _ in 0..5 {
-        let report = audit(&options).await.unwrap();
+        let report = audit_with_progress(&options, &mut let_it_write).await.unwrap();
         let stored = control_plane
             .stored("busy.audit.example.com", "widgets")
             .at(report.revision);
         assert_eq!(report.objects, stored.all().await.unwrap().len() as u64);
         assert!(matches!(report.objects, 40 | 41), "{}", report.objects);
         assert!(report.pages >= 14, "{} pages of three", report.pages);
-        revisions.push(report.revision);
+        let now = control_plane.etcd().revision().await.unwrap();
+        assert!(before < report.revision, "each audit is of its own time");
+        assert!(report.revision < now, "somebody wrote between its pages");
+        before = report.revision;
     }
-    assert!(
-        revisions.is_sorted_by(|a, b| a < b),
-        "somebody wrote meanwhile: {revisions:?}"
-    );
     assert!(!writer.is_finished());
     writer.abort();
 }
@@ -249,7 +263,7 @@ async fn objects_of_a_megabyte_come_a_few_at_a_time() {
     }
     let all = only(options(control_plane), "widgets.large.audit.example.com");
     let mut pages = Vec::new();
-    let report = exuvia_storage::audit::audit_with_progress(&all, &mut |progress| {
+    let report = audit_with_progress(&all, &mut |progress| {
         if progress.resource == "widgets.large.audit.example.com" {
             pages.push(progress.objects);
         }

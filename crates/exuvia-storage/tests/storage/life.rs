@@ -76,6 +76,8 @@ async fn writers_that_never_stop_lose_nothing() {
     let api = bench.widgets.api(&bench.client, "v1");
     let old_api = bench.widgets.api(&bench.client, "v1alpha1");
     let (stop, stopped) = tokio::sync::watch::channel(false);
+    // However busy the machine is: both have written before the migration begins.
+    let begun = tokio::sync::Barrier::new(3);
     // Each writer counts up a field of its own, with the lock, on a few objects: a lost update would show as a gap.
     let writing = async |writer: u64| {
         let mut written = 0_u64;
@@ -100,11 +102,15 @@ async fn writers_that_never_stop_lose_nothing() {
             };
             if old_api.patch(&name, &params, &Patch::Merge(patch)).await.is_ok() {
                 written += 1;
+                if written == 1 {
+                    begun.wait().await;
+                }
             }
         }
         written
     };
     let migrating = async {
+        begun.wait().await;
         let report = bench.migrate().await;
         stop.send(true).unwrap();
         report

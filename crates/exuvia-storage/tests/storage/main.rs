@@ -6,6 +6,7 @@ mod edges;
 mod life;
 mod obstacles;
 mod ownership;
+mod proof;
 mod scenarios;
 mod stale;
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::Bench;
 
 /// A bench whose CRD was changed before it was installed.
-async fn installed_with(group: &str, change: impl FnOnce(&mut Value)) -> Bench {
+pub(crate) async fn installed_with(group: &str, change: impl FnOnce(&mut Value)) -> Bench {
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
     let widgets = Widgets::in_group(format!("{group}.example.com"));

@@ -29,7 +29,6 @@ async fn the_pool_halves_when_objects_are_throttled() {
     assert!(concurrency < 4, "{concurrency}");
     assert_eq!((rule.applied(), report.failures.by_class["throttled"]), (4, 4));
     assert_eq!((report.tally.current, report.peak_concurrency), (36, 4));
-    assert!(report.last_concurrency < 4);
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ mod bad_input;
 mod controllers;
 mod flags;
 mod helm;
+mod hosts;
+mod namespaces;
 mod processes;
 mod promtool;
 mod stale_server;

@@ -19,6 +19,7 @@ mod optin;
 mod oracle;
 mod packaged;
 mod progress;
+mod proof;
 mod rights;
 mod secrets;
 mod shared;
