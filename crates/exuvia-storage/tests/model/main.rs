@@ -112,6 +112,7 @@ fn worlds() -> Vec<World> {
         until_recorded: true,
         prunes: false,
         suspended: false,
+        objects: 1,
     };
     let command = Setting {
         keeps: false,
@@ -126,58 +127,62 @@ fn worlds() -> Vec<World> {
         balanced: true,
         ..unknown
     };
-    let fresh = |setting, faults| World::fresh(setting, faults);
+    let prunes = Setting {
+        prunes: true,
+        ..operator
+    };
+    let suspended = Setting {
+        suspended: true,
+        ..operator
+    };
+    let two = |setting| Setting {
+        objects: 2,
+        ..setting
+    };
     let flipped = |setting, faults, second| World::fresh(setting, faults).flipped(1, second);
     vec![
-        fresh(operator, FAULTS - 1),
-        flipped(operator, FAULTS, |_| Second::Quiet),
-        flipped(operator, FAULTS - 1, Second::Paused),
-        flipped(command, FAULTS - 1, Second::Behind),
-        flipped(unknown, FAULTS - 1, Second::Paused),
-        flipped(unknown, FAULTS - 1, |_| Second::Quiet),
-        flipped(balanced, FAULTS - 1, Second::Behind),
-        flipped(
-            Setting {
-                prunes: true,
-                ..operator
-            },
-            1,
-            |_| Second::Quiet,
-        ),
-        flipped(
-            Setting {
-                suspended: true,
-                ..operator
-            },
-            1,
-            |_| Second::Quiet,
-        ),
+        World::fresh(operator, FAULTS),
+        flipped(operator, FAULTS, Second::Paused),
+        flipped(command, FAULTS, Second::Behind),
+        flipped(unknown, FAULTS, Second::Paused),
+        flipped(balanced, FAULTS, Second::Behind),
+        flipped(two(operator), 2, |_| Second::Quiet),
+        flipped(two(unknown), 2, Second::Paused),
+        flipped(prunes, 1, |_| Second::Quiet),
+        flipped(suspended, 1, |_| Second::Quiet),
     ]
 }
 
 /// Explores every world; returns the number of states, or the first thing that went wrong.
 fn check(mistake: Option<Mistake>) -> Result<usize, String> {
     let mut seen = HashSet::new();
-    let mut queue: VecDeque<State> = worlds()
-        .into_iter()
-        .map(|world| State {
-            world,
-            pass: None,
-            sweep: None,
-        })
-        .collect();
-    while let Some(state) = queue.pop_front() {
-        let mut hasher = DefaultHasher::new();
-        state.hash(&mut hasher);
-        if !seen.insert(hasher.finish()) {
-            continue;
+    let mut queue = VecDeque::new();
+    let mut meet = |queue: &mut VecDeque<State>, states: Vec<State>| {
+        for state in states.into_iter().map(State::in_short) {
+            let mut hasher = DefaultHasher::new();
+            state.hash(&mut hasher);
+            if seen.insert(hasher.finish()) {
+                queue.push_back(state);
+            }
         }
-        ends(&state, mistake).map_err(|e| format!("{e}; in the end after {state:?}"))?;
-        queue.extend(environment(&state));
+        seen.len()
+    };
+    let begin = |world| State {
+        world,
+        pass: None,
+        sweep: None,
+    };
+    let mut states = meet(&mut queue, worlds().into_iter().map(begin).collect());
+    while let Some(state) = queue.pop_front() {
+        // In the middle of a sweep it ends as at the end of it.
+        if state.sweep.is_none() {
+            ends(&state, mistake).map_err(|e| format!("{e}; in the end after {state:?}"))?;
+        }
+        meet(&mut queue, environment(&state));
         let after = protocol(&state, mistake).map_err(|e| format!("{e}; after {state:?}"))?;
-        queue.extend(after);
+        states = meet(&mut queue, after);
     }
-    Ok(seen.len())
+    Ok(states)
 }
 
 #[test]

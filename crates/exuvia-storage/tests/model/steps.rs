@@ -1,11 +1,11 @@
 //! What the environment and the engine do to the world.
 
 use exuvia_storage::protocol::{
-    Blocked, Hold, Pass, Preflight, Step, SweepEnd, Verification, Wanted, resume,
+    Blocked, Hold, MAX_UNEXPLAINED, Pass, Preflight, Step, SweepEnd, Verification, Wanted, resume,
 };
 
 use crate::Mistake;
-use crate::world::{OBJECTS, Second, World};
+use crate::world::{SETTLE, Second, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -33,6 +33,37 @@ pub struct State {
 }
 
 impl State {
+    /// The same state with everything forgotten that makes no difference any more, so that it is gone through once.
+    pub fn in_short(mut self) -> Self {
+        let Self { world, pass, sweep } = &mut self;
+        world.record = world.record.filter(|(at, _)| *at == world.generation);
+        let same = |pass: &Pass| pass.generation == i64::from(world.generation);
+        let is_same = pass.as_ref().is_some_and(same);
+        let passed = pass.clone().unwrap_or_default();
+        for object in &mut world.objects {
+            object.since_r0 &= passed.r0.is_some();
+            object.explained &= passed.r0.is_some() && !passed.patrolled;
+            object.since_verified &= passed.verified_up_to.is_some();
+            object.since_r1 &= passed.r1.is_some() && !passed.patrolled;
+            object.since_list &= sweep.is_some();
+        }
+        if !passed.trimmed || passed.patrolled {
+            world.trim_age = SETTLE;
+        }
+        if passed.r0.is_none() || passed.trimmed {
+            world.r0_age = SETTLE;
+        }
+        // Only equality matters.
+        const NOW: u8 = 10;
+        world.generation = NOW;
+        world.record = world.record.map(|(_, patrolled)| (NOW, patrolled));
+        if let Some(pass) = pass {
+            pass.generation = if is_same { NOW.into() } else { 9 };
+            pass.unexplained = pass.unexplained.min(MAX_UNEXPLAINED);
+        }
+        self
+    }
+
     /// The same after a crash: what was kept is taken up again.
     fn crashed(&self, kept: Option<&Pass>) -> Self {
         let mut world = self.world.clone();
@@ -69,7 +100,7 @@ pub fn environment(state: &State) -> Vec<State> {
             ..world.clone()
         }),
         Second::Behind(version) | Second::InFlight(version) => {
-            for index in 0..OBJECTS {
+            for index in 0..world.setting.objects {
                 for explained in [false, true] {
                     let mut world = world.clone();
                     world.write(index, version);
@@ -106,7 +137,7 @@ pub fn environment(state: &State) -> Vec<State> {
         stored: 1 << world.storage,
         ..world.clone()
     });
-    for index in 0..OBJECTS {
+    for index in 0..world.setting.objects {
         let mut written = world.clone();
         written.write(index, written.storage);
         push(written.clone());
@@ -252,7 +283,7 @@ struct Seen {
 pub fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
     let sweep = state.sweep.as_ref().unwrap();
     let pass = state.pass.as_ref().unwrap();
-    if sweep.next == OBJECTS {
+    if sweep.next == state.world.setting.objects {
         return sweep_end(state);
     }
     let mut after: Vec<State> = Vec::new();

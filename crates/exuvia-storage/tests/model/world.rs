@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use exuvia_storage::protocol::{Crd, Observed, Pass, Settled};
 
-pub const OBJECTS: usize = 2;
 /// One settle time, in ticks.
 pub const SETTLE: u8 = 2;
 const SOON: Duration = Duration::from_secs(1);
@@ -49,7 +48,11 @@ pub struct Setting {
     pub until_recorded: bool,
     pub prunes: bool,
     pub suspended: bool,
+    /// How many objects there are: with one, more faults can be gone through.
+    pub objects: usize,
 }
+
+const MOST_OBJECTS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World {
@@ -60,7 +63,7 @@ pub struct World {
     pub stored: u8,
     /// The generation that is on record, and whether it was patrolled.
     pub record: Option<(u8, bool)>,
-    pub objects: [Object; OBJECTS],
+    pub objects: [Object; MOST_OBJECTS],
     pub second: Second,
     /// A server was behind at some time: accusing one is fair.
     pub ever_behind: bool,
@@ -82,7 +85,7 @@ impl World {
             storage: 0,
             stored: 1,
             record: None,
-            objects: [Object::default(); OBJECTS],
+            objects: [Object::default(); MOST_OBJECTS],
             second: Second::Quiet,
             ever_behind: false,
             flip_age: SETTLE,
@@ -184,7 +187,7 @@ impl World {
 
     /// An object that is stored at another version than the storage version.
     pub fn old(&self) -> Option<usize> {
-        (0..OBJECTS).find(|index| self.objects[*index].version != self.storage)
+        (0..self.setting.objects).find(|index| self.objects[*index].version != self.storage)
     }
 
     pub fn is_clean(&self) -> bool {
