@@ -6,14 +6,20 @@
 
 mod bystander;
 mod contest;
+mod contestants;
 mod measured;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 
-use contest::{Arena, Contestant};
+use contest::Arena;
+use contestants::Contestant;
+
+/// Long enough to see whether it is waited for once or once per CRD.
+const FLEET_SETTLE: Duration = Duration::from_secs(5);
 
 #[derive(Parser)]
 #[command(name = "exuvia-bench")]
@@ -24,12 +30,24 @@ struct Args {
     /// Objects in the plain contest
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
+    /// How often the bare client and both ways to verify take their turns in the plain contest
+    #[arg(long, default_value_t = 3)]
+    turns: usize,
     /// Objects for the peer behind the webhook, which would take most of an hour otherwise
     #[arg(long, default_value_t = 1_000)]
     peer_objects: usize,
     /// Objects of the largest run for memory; 0 leaves it out
     #[arg(long, default_value_t = 100_000)]
     large: usize,
+    /// CRDs of the fleet that is migrated by one command; 0 leaves it out
+    #[arg(long, default_value_t = 100)]
+    crds: usize,
+    /// Objects of each CRD of the fleet
+    #[arg(long, default_value_t = 50)]
+    crd_objects: usize,
+    /// Objects on the wire, and for memory next to --large
+    #[arg(long, default_value_t = 1_000)]
+    few: usize,
     /// Where to write the results as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -43,11 +61,23 @@ async fn main() -> anyhow::Result<()> {
     let mut results = Vec::new();
 
     let arena = Arena::start().await?;
-    for contestant in [Contestant::Bare, Contestant::InTree, Contestant::Exuvia] {
-        results.push(arena.run(contestant, args.objects, &exuvia, "plain").await?);
+    for _ in 0..args.turns {
+        for contestant in [Contestant::Bare, Contestant::Proof, Contestant::Full] {
+            results.push(arena.run(contestant, args.objects, &exuvia, "plain").await?);
+        }
     }
+    results.push(
+        arena
+            .run(Contestant::InTree, args.objects, &exuvia, "plain")
+            .await?,
+    );
     arena.add_slow_webhook().await?;
-    for contestant in [Contestant::Bare, Contestant::InTree, Contestant::Exuvia] {
+    for contestant in [
+        Contestant::Bare,
+        Contestant::InTree,
+        Contestant::Proof,
+        Contestant::Full,
+    ] {
         let objects = if contestant == Contestant::InTree {
             args.peer_objects
         } else {
@@ -56,13 +86,17 @@ async fn main() -> anyhow::Result<()> {
         results.push(arena.run(contestant, objects, &exuvia, "webhook").await?);
     }
     arena.remove_slow_webhook().await?;
-    results.push(arena.run_on_the_wire(1_000, &exuvia, false).await?);
-    results.push(arena.run_on_the_wire(1_000, &exuvia, true).await?);
-    results.push(arena.run(Contestant::Exuvia, 1_000, &exuvia, "memory").await?);
+    if args.crds > 0 {
+        let fleet = arena.run_fleet(args.crds, args.crd_objects, &exuvia, FLEET_SETTLE);
+        results.push(fleet.await?);
+    }
+    results.push(arena.run_on_the_wire(args.few, &exuvia, false).await?);
+    results.push(arena.run_on_the_wire(args.few, &exuvia, true).await?);
+    results.push(arena.run(Contestant::Proof, args.few, &exuvia, "memory").await?);
     if args.large > 0 {
         results.push(
             arena
-                .run(Contestant::Exuvia, args.large, &exuvia, "memory")
+                .run(Contestant::Proof, args.large, &exuvia, "memory")
                 .await?,
         );
     }

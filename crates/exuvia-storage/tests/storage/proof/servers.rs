@@ -253,6 +253,45 @@ async fn servers_asked_one_by_one_and_identity_leases_must_match_in_number() {
     assert!(!refused.as_ref().is_ok_and(is_migrated), "{refused:?}");
 }
 
+/// As when a load balancer's address is named beside a server's: as many answers as Leases, and one server that nobody asked.
+#[tokio::test]
+async fn one_server_under_two_addresses_is_not_two_servers() {
+    let hosts = TwoHosts::start().await;
+    let proxy = hosts.control_plane.proxy().await.unwrap();
+    let start_time = async |client: Client| {
+        let metrics = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let metrics = client.request_text(metrics).await.unwrap();
+        let mut lines = metrics.lines().map(str::to_owned);
+        lines
+            .find(|line| line.starts_with("process_start_time_seconds"))
+            .unwrap()
+    };
+    let first = start_time(hosts.client.clone()).await;
+    assert_eq!(
+        start_time(proxy.client().unwrap()).await,
+        first,
+        "the same server"
+    );
+    assert_ne!(
+        start_time(hosts.second.client().unwrap()).await,
+        first,
+        "another one"
+    );
+
+    let widgets = hosts.widgets("balanced.example.com", 6).await;
+    hosts.second.process().pause().unwrap();
+    widgets.flip_storage(&hosts.client, "v1").await.unwrap();
+    let mut options = asking(&[hosts.control_plane.apiserver()]);
+    options.api_servers.push(proxy.url().parse().unwrap());
+    let report = hosts.engine(&proxy, &widgets, options).run().await.unwrap();
+    hosts.second.process().resume().unwrap();
+    hosts.assert_no_wrong_trim(&widgets, &report).await;
+    assert_eq!(
+        (report.end, report.verified),
+        (End::Migrated, Some(Verified::Full))
+    );
+}
+
 /// Nobody answers there, and nobody ever will.
 const DEAD: &str = "https://127.0.0.1:1";
 
