@@ -1,7 +1,6 @@
 //! Edges: built-in types, objects under deletion, large objects, an expired continue token, a CRD made anew.
 
-use exuvia_storage::{End, Options, migrate_builtin};
-use exuvia_sweep::Control;
+use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::webhook::{Admission, Endpoint};
 use exuvia_testenv::{ControlPlane, ENCRYPTION_FILE, Widgets};
 use exuvia_write::Writer;
@@ -71,12 +70,10 @@ async fn after_a_key_rotation_every_secret_is_encrypted_with_the_new_key() {
 
     let config = control_plane.admin().config().unwrap();
     let writer = Writer::named("exuvia-test");
-    let client = writer.connect(config).unwrap();
+    let client = writer.connect(config.clone()).unwrap();
     let resource = ApiResource::erase::<Secret>(&());
-    let options = Options::default();
-    let report = migrate_builtin(&client, &writer, &resource, &options, &Control::new(), &|_| {})
-        .await
-        .unwrap();
+    let mut engine = Engine::for_builtin(&config, client, writer, resource, Options::default());
+    let report = engine.run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 20));
     assert_eq!(
         (encrypted_with("key1").await, encrypted_with("key2").await),
