@@ -60,7 +60,7 @@ impl Claim {
         self.now() < until
     }
 
-    /// For [`Writer::gate`](exuvia_write::Writer::gate): no request leaves without the claim, dry-runs included.
+    /// For [`Writer::gate`](exuvia_write::Writer::gate): no request is sent without the claim, dry-runs included.
     pub fn gate(&self) -> impl Fn(&Attempt<'_>) -> Result<(), String> + Send + Sync + 'static {
         let claim = self.clone();
         move |_: &Attempt<'_>| {

@@ -63,9 +63,10 @@ impl Record {
     /// Puts it into the CRD's status, in place of an earlier one.
     pub fn write(&self, crd: &mut CustomResourceDefinition) {
         let message = serde_json::to_string(self).unwrap_or_default();
-        let (status, reason) = match self.patrolled {
-            true => ("True", "Patrolled"),
-            false => ("Unknown", "NotPatrolled"),
+        let (status, reason) = if self.patrolled {
+            ("True", "Patrolled")
+        } else {
+            ("Unknown", "NotPatrolled")
         };
         let conditions = crd
             .status
@@ -82,7 +83,7 @@ impl Record {
             status: status.to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message),
-            last_transition_time: before.or_else(|| Some(Time(self.at))),
+            last_transition_time: before.or(Some(Time(self.at))),
             observed_generation: Some(self.generation),
         });
     }

@@ -77,7 +77,7 @@ impl ErrorClass {
         }
     }
 
-    /// The class of an error that a request about `target` met: a 404 about anything else is no word about the target.
+    /// The class of an error that a request about `target` met: a 404 about anything else says nothing about it.
     pub(crate) fn of_request(error: &kube::Error, target: &Target) -> Self {
         let class = Self::of(error);
         let is_named = matches!(error, kube::Error::Api(status) if names(status, target));

@@ -36,6 +36,7 @@
 //! | [`patch_with_retry`](Writer::patch_with_retry) | the same, started over from a fresh read on a 409, bounded | undo what the closure did outside the object |
 //! | [`patch_status`](Writer::patch_status) | the same on `/status`; writers of different scalars and maps coexist; an array makes it locked and started over; transition times move only with the status; a change elsewhere is refused | keep a stale scalar from winning |
 //! | [`patch_status_locked`](Writer::patch_status_locked) | always locked; a 409 is a 409 | |
+//! | [`patch_status_with_retry`](Writer::patch_status_with_retry) | always locked; started over from a fresh read on a 409, bounded | undo what the closure did outside the object |
 //! | [`ensure_finalizer`](Writer::ensure_finalizer), [`remove_finalizer`](Writer::remove_finalizer) | no entry of anybody's is lost; a vanished object is a success for the removal | |
 //! | [`apply`](Writer::apply), [`apply_status`](Writer::apply_status) | never locks by accident; with [`Apply::only_at`] a stale resourceVersion is a 409 | keep a field that the intent leaves out |
 //! | [`create`](Writer::create), [`create_or_adopt`](Writer::create_or_adopt) | a name that is taken is told; nothing is adopted without consent | recognise a lost answer to a `generateName` |
@@ -50,8 +51,8 @@
 //! a timeout. Retries are bounded and jittered and heed `Retry-After` ([`RetryPolicy`]). After a request whose outcome
 //! nobody knows (504, cut, timeout) the object is read, and a write that shows in it is a success: it is not sent
 //! twice, and a 409 that we caused ourselves is no error. [`Writer::dry_run`] makes any of them a dry-run,
-//! [`Writer::once`] takes the retries away, [`Writer::gate`] is asked before each request and again at the socket,
-//! [`Writer::observe`] is told after it. The log has one line per request, at debug level, and never a body.
+//! [`Writer::once`] takes the retries away, [`Writer::gate`] is asked right before each request, [`Writer::observe`] is
+//! told after it. The log has one line per request, at debug level, and never a body.
 //!
 //! # What an error means
 //!
@@ -81,7 +82,7 @@
 //!   conditions::set(&mut list, mine); // not: list = vec![mine]
 //!   assert_eq!(list.len(), 2);
 //!   ```
-//! - **A closure runs more than once** in `patch_with_retry` and `patch_status`, each time on a fresh read. It must only
+//! - **A closure runs more than once** in `patch_with_retry`, `patch_status` and `patch_status_with_retry`, each time on a fresh read. It must only
 //!   look at what it is given, not at a copy from outside.
 //! - **A null that shall stay** cannot be sent by a merge patch and is refused. The usual cause is an `Option` without
 //!   `skip_serializing_if`.
@@ -107,7 +108,6 @@ mod rewrite;
 mod send;
 mod status;
 mod target;
-mod wire;
 mod writer;
 mod written;
 

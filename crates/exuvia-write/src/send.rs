@@ -1,6 +1,6 @@
 //! The one place that sends: gate, pace, timeout, class, retry, log line and metrics of every write.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -17,8 +17,7 @@ use tokio::time::Instant;
 use crate::{
     Error, ErrorClass, Refusal, Target, Verb, Writer,
     target::Place,
-    wire::Permit,
-    writer::{Outcome, Report},
+    writer::{Attempt, Outcome, Report},
 };
 
 /// Asks for the object's metadata and nothing else.
@@ -220,12 +219,9 @@ impl Writer {
         rehearsal: &Request<Bytes>,
         number: u32,
     ) -> Option<Bytes> {
-        let permit = self.admit(call, number, true).ok()?;
         let live = self.read(call).await.ok()?;
-        let rehearsed = self
-            .exchange(&call.client, with_permit(rehearsal, permit.as_ref()))
-            .await
-            .ok()?;
+        self.admit(call, number, true).ok()?;
+        let rehearsed = self.exchange(&call.client, rehearsal.clone()).await.ok()?;
         let object = |body: &[u8]| serde_json::from_slice::<Value>(body).ok();
         (object(&live)? == object(&rehearsed)?).then_some(live)
     }
@@ -261,15 +257,9 @@ impl Writer {
         if let Some(pace) = &self.settings.pace {
             pace.turn().await;
         }
-        let permit = self.admit(call, number, self.settings.dry_run)?;
         let began = Instant::now();
-        let request = with_permit(&call.request, permit.as_ref());
-        let answer = self.exchange(&call.client, request).await;
-        if answer.is_err()
-            && let Some(why) = permit.as_deref().and_then(Permit::refusal)
-        {
-            return Err(self.gated(call, number, why.clone()));
-        }
+        self.admit(call, number, self.settings.dry_run)?;
+        let answer = self.exchange(&call.client, call.request.clone()).await;
         let outcome = match &answer {
             Ok(_) => Outcome::Written,
             Err(error) => Outcome::Failed(ErrorClass::of_request(error, &call.target)),
@@ -278,21 +268,21 @@ impl Writer {
         answer.map_err(|error| failed(call.verb, &call.target, error))
     }
 
-    /// Asks the gate, and returns what asks it again on the way.
-    fn admit(&self, call: &Call, number: u32, dry_run: bool) -> Result<Option<Arc<Permit>>, Error> {
+    /// Asks the gate. Nothing but the request itself may come after it.
+    fn admit(&self, call: &Call, number: u32, dry_run: bool) -> Result<(), Error> {
         let Some(gate) = &self.settings.gate else {
-            return Ok(None);
+            return Ok(());
         };
-        let permit = Permit::new(gate.clone(), call.verb, call.target.clone(), dry_run, number);
-        match permit.ask() {
-            Ok(()) => Ok(Some(Arc::new(permit))),
-            Err(why) => Err(self.gated(call, number, why)),
-        }
-    }
-
-    fn gated(&self, call: &Call, number: u32, why: String) -> Error {
-        self.report(call.verb, &call.target, number, Outcome::Gated, Duration::ZERO);
-        call.refused(Refusal::GateClosed(why))
+        let attempt = Attempt {
+            verb: call.verb,
+            target: &call.target,
+            dry_run,
+            number,
+        };
+        gate(&attempt).map_err(|why| {
+            self.report(call.verb, &call.target, number, Outcome::Gated, Duration::ZERO);
+            call.refused(Refusal::GateClosed(why))
+        })
     }
 
     /// One log line and one call of the observer. Never a body: it may be a secret (PITFALLS B27).
@@ -351,15 +341,6 @@ impl Writer {
             .await
             .unwrap_or_else(|_| Err(kube::Error::Service(Box::new(TimedOut(timeout)))))
     }
-}
-
-/// The request, with what its connection asks before it sends it.
-fn with_permit(request: &Request<Bytes>, permit: Option<&Arc<Permit>>) -> Request<Bytes> {
-    let mut request = request.clone();
-    if let Some(permit) = permit {
-        request.extensions_mut().insert(permit.clone());
-    }
-    request
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -82,6 +82,22 @@ impl Writer {
         .await
     }
 
+    /// As [`patch_status`](Self::patch_status), but always locked: a 409 starts over from a fresh read, as often as the
+    /// policy's `conflicts` allows.
+    ///
+    /// For a status that has one writer at a time, such as the leader of an election: what a former leader had decided is
+    /// refused once its successor has written, scalars included, and to start over it would have to pass the
+    /// [`gate`](Self::gate) again.
+    pub async fn patch_status_with_retry<K: Writable>(
+        &self,
+        api: &Api<K>,
+        object: &K,
+        mutate: impl FnMut(&mut K),
+    ) -> Result<Written<K>, Error> {
+        self.patch_status_by(api, object, true, OnConflict::Rerun, mutate)
+            .await
+    }
+
     async fn patch_status_by<K: Writable>(
         &self,
         api: &Api<K>,

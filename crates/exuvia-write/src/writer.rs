@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config};
 
-use crate::{Error, ErrorClass, RetryPolicy, Target, Verb, pace::Pace, wire};
+use crate::{Error, ErrorClass, RetryPolicy, Target, Verb, pace::Pace};
 
 /// 40 s: the API server gives up on a write after 34 s, so that it is nearly always the server who says so.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
@@ -152,9 +152,10 @@ impl Writer {
 
     /// Asks `gate` right before every single request, retries included; if it says no, nothing is sent.
     ///
-    /// Through a client from [`connect`](Self::connect) of the writer that has the gate it is asked again right before
-    /// each write to the socket: whoever was stopped on the way there, and continued, sends nothing. What remains is the
-    /// moment between the answer and the system call.
+    /// What remains is the moment between the gate's answer and the system call that sends: a process that is stopped right
+    /// there sends when it goes on, however much later. No client can close that gap. So what passes a gate should do no
+    /// harm when it is late: an empty patch ([`rewrite`](Self::rewrite)), or a write under a lock, which the server refuses
+    /// if anybody wrote since ([`patch`](Self::patch), [`patch_status_with_retry`](Self::patch_status_with_retry)).
     ///
     /// The place for "no write without the current claim" of a leader election. It is asked for dry-runs as well, and can
     /// tell them apart. Keep it quick: it must not block.
@@ -245,11 +246,7 @@ impl Writer {
             // Otherwise the time that a pooled connection lay idle counts against the next answer.
             config.reset_reader_on_write = true;
         }
-        let client = match &self.settings.gate {
-            Some(_) => wire::client(config),
-            None => Client::try_from(config),
-        };
-        client.map_err(refused)
+        Client::try_from(config).map_err(refused)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {

@@ -85,7 +85,8 @@ impl StorageController {
         let generation = migration.metadata.generation;
         let written = self
             .writer
-            .patch_status(&self.migrations(), migration, |migration| {
+            // Locked: a former leader's, decided before it was stopped, must not overwrite its successor's.
+            .patch_status_with_retry(&self.migrations(), migration, |migration| {
                 news.tell(migration, generation);
             })
             .await

@@ -4,7 +4,6 @@
 mod decisions;
 mod hooks;
 mod refusals;
-mod socket;
 
 use std::{
     collections::VecDeque,

@@ -197,7 +197,7 @@ async fn what_was_deleted_is_gone_for_every_kind_and_endpoint() {
     }
     assert_eq!(writer.look(&maps, &absent).await.unwrap(), None);
 
-    // A built-in kind without a status answers for the endpoint. If the object is there, that is no word about it.
+    // A built-in kind without a status answers for the endpoint. It says nothing about the object.
     let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "there"}})).unwrap();
     let api: Api<ConfigMap> = Api::namespaced(stage.direct.clone(), "default");
     let map = api.create(&PostParams::default(), &map).await.unwrap();

@@ -239,3 +239,41 @@ async fn stored_versions_are_trimmed_under_a_lock() {
         Some(vec!["v1alpha1".to_owned()])
     );
 }
+
+#[tokio::test]
+async fn a_status_with_one_writer_at_a_time_is_locked_even_for_scalars() {
+    let stage = Stage::set("status-retry").await;
+    let old = stage.widget("w").await;
+    let set = |phase: &'static str| move |w: &mut super::Widget| w.status_mut().phase = Some(phase.into());
+    stage
+        .writer
+        .patch_status_with_retry(&stage.api(), &old, set("Successor"))
+        .await
+        .unwrap();
+    // What was decided on an old read is refused, and started over only if the writer still may.
+    let error = stage
+        .writer
+        .once()
+        .patch_status_with_retry(&stage.api(), &old, set("Former"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Conflict, "{error}");
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let deposed = stage.writer.clone().gate(move |_| {
+        let first = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+        first.then_some(()).ok_or_else(|| "deposed".to_owned())
+    });
+    let error = deposed
+        .patch_status_with_retry(&stage.api(), &old, set("Former"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "GateClosed", "{error}");
+    assert_eq!(stage.live("w").await["status"]["phase"], "Successor");
+
+    let written = stage
+        .writer
+        .patch_status_with_retry(&stage.api(), &old, set("Leader"))
+        .await
+        .unwrap();
+    assert_eq!(written.object.status.unwrap().phase.as_deref(), Some("Leader"));
+}

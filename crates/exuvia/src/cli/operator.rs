@@ -172,7 +172,6 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         .user_agent(format!("exuvia/{version}"))
         .observe(metrics.observe_writes());
     let writer = ungated.clone().gate(claim.gate());
-    // Of the writer that has the gate: its clients ask it again at the socket.
     let watching = writer.connect(config.clone())?;
     let mut answering = config.clone();
     answering.read_timeout = Some(ANSWER_WITHIN);

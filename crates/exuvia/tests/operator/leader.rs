@@ -129,7 +129,7 @@ async fn asks(
 }
 
 /// Writes that came from somebody who did not hold the Lease, by the last renewal before them, whatever the answer.
-fn writes_out_of_term(control_plane: &ControlPlane, users: [&str; 2]) -> Vec<String> {
+fn writes_out_of_term(control_plane: &ControlPlane, users: [&str; 2]) -> Vec<AuditEvent> {
     let mut events = control_plane.audit().events().unwrap();
     events.retain(|event| event.is_write() && users.contains(&event.user.username.as_str()));
     // By arrival, and not by answer: that a request took long is not its sender's fault.
@@ -141,8 +141,7 @@ fn writes_out_of_term(control_plane: &ControlPlane, users: [&str; 2]) -> Vec<Str
         if event.resource() == "leases" {
             last_renewal = Some(event).filter(|event| event.code() < 300).or(last_renewal);
         } else if !last_renewal.as_ref().is_some_and(by) {
-            let renewal = last_renewal.as_ref().map(told);
-            stray.push(format!("{} after {renewal:?}", told(&event)));
+            stray.push(event);
         }
     }
     stray
@@ -197,34 +196,47 @@ pub(crate) fn complaints(operator: &Operator) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_leader_that_was_stopped_and_continued_writes_nothing_in_its_successors_term() {
-    const OBJECTS: usize = 200;
+async fn a_leader_that_was_stopped_and_continued_does_no_harm_in_its_successors_term() {
+    const OBJECTS: usize = 1_500;
+    const PAUSES: usize = 4;
+    const CONCURRENCY: usize = 8;
     let control_plane = control_plane().await;
     let client = control_plane.client().unwrap();
     let widgets = flipped(&client, "paused.example.com", OBJECTS, true).await;
     let written = Changes::of_widgets(&client, &widgets).await;
     let holders = Changes::of(leases(&client), holder).await;
-    let args = ["--lease-duration=2s", "--qps=40", "--max-concurrency=8"];
+    // So fast that a pause may well meet a request between the gate and the socket (decision 003).
+    let concurrency = format!("--max-concurrency={CONCURRENCY}");
+    let args = ["--lease-duration=2s", "--qps=300", &concurrency];
     let pods = ["a", "b"];
     let operators = BTreeMap::from(pods.map(|pod| (pod, replica(&control_plane, pod, &args))));
     for operator in operators.values() {
         operator.ready().await;
     }
-    for _ in 0..3 {
+    for _ in 0..PAUSES {
         let (leader, follower) = who_leads(&client, pods).await;
         // Wherever in the midst of its work that may be.
         asks(&control_plane, leader, "widgets", AuditEvent::is_write, 20).await;
         operators[leader].process.pause().unwrap();
         asks(&control_plane, follower, "widgets", AuditEvent::is_write, 1).await;
         operators[leader].process.resume().unwrap();
-        // By then it has found out, and whatever it had in hand is sent or dropped.
-        asks(&control_plane, leader, "leases", |_| true, 3).await;
     }
-    // Slow was good for being caught in the act.
+    for pod in pods {
+        // By then each has found out, and whatever it had in hand is sent or dropped.
+        asks(&control_plane, pod, "leases", |_| true, 3).await;
+    }
+    // The rest need not last.
     change_spec(&client, &widgets.crd_name(), json!({"qps": 10_000})).await;
     in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+    // What was past the gate and not yet in the socket is sent late: no more than was in hand. Of a widget's patch, which is
+    // empty or locked, nothing comes: none is written twice. Anything else the server has refused.
     let stray = writes_out_of_term(&control_plane, ["a", "b"]);
-    assert!(stray.is_empty(), "{stray:#?}");
+    let (of_widgets, others): (Vec<_>, Vec<_>) =
+        stray.iter().partition(|event| event.resource() == "widgets");
+    assert!(of_widgets.len() <= PAUSES * CONCURRENCY, "{of_widgets:#?}");
+    let others = others.into_iter().filter(|event| event.code() < 300);
+    let carried_out: Vec<String> = others.map(told).collect();
+    assert!(carried_out.is_empty(), "{carried_out:#?}");
     written.assert_each_once(OBJECTS).await;
     assert_eq!(
         stored_at(&control_plane, &widgets).await,
@@ -258,7 +270,10 @@ async fn a_leader_that_was_stopped_and_continued_writes_nothing_in_its_successor
         terms.ends_with(&[leader.into(), String::new(), follower.into()]),
         "{terms:?}"
     );
-    assert!(terms.len() >= 6, "three pauses, three successors: {terms:?}");
+    assert!(
+        terms.len() >= PAUSES + 3,
+        "as many successors as pauses: {terms:?}"
+    );
     let next = flipped(&client, "next.example.com", 5, true).await;
     in_phase(&client, &next.crd_name(), Phase::Migrated).await;
 }
