@@ -64,26 +64,17 @@ impl Random {
     /// The same schema with another word in one place: whatever is lost then is lost for that word alone.
     fn nudged(&mut self, kind: &str, schema: &Value) -> Value {
         let mut nudged = schema.clone();
-        let inner: Vec<(&str, String)> = [("items", "object"), ("additionalProperties", "object")]
-            .iter()
-            .filter(|(key, _)| schema[key].is_object())
-            .map(|(key, kind)| (*key, (*kind).to_owned()))
-            .collect();
-        let names: Vec<String> = schema["properties"]
-            .as_object()
+        let inner = ["items", "additionalProperties"]
             .into_iter()
-            .flat_map(Map::keys)
-            .cloned()
-            .collect();
-        let is_resource = kind == "resource";
-        if !inner.is_empty() && self.percent(60) {
-            let (key, kind) = &inner[0];
-            nudged[*key] = self.nudged(kind, &schema[*key]);
+            .find(|key| schema[key].is_object());
+        if let Some(key) = inner.filter(|_| self.percent(60)) {
+            nudged[key] = self.nudged("object", &schema[key]);
             return nudged;
         }
-        let names: Vec<&String> = names
-            .iter()
-            .filter(|name| !is_resource || *name == "object")
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let names: Vec<&str> = properties
+            .map(|(name, _)| name.as_str())
+            .filter(|name| kind != "resource" || *name == "object")
             .collect();
         if !names.is_empty() && self.percent(60) {
             let name = self.one_of(&names);
