@@ -1,5 +1,6 @@
 //! Before anything is written: does everybody answer? What else may stand in the way has a name here, too.
 
+use exuvia_sweep::Control;
 use exuvia_write::{ErrorClass, Writer};
 use kube::Client;
 use kube::api::ObjectMeta;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use crate::definition::Definition;
 use crate::failures::without_values;
 use crate::forbidden::MissingRule;
-use crate::loss::Losses;
+use crate::loss::{self, Losses};
 use crate::ownership::object_name;
 use crate::probe::{Unanswered, unanswered};
 use crate::redact::redact;
@@ -116,4 +117,30 @@ pub(crate) async fn answers(
         });
     }
     None
+}
+
+/// What the rewrite would do to the objects' content; `None`: that is not for us to judge, or it was cancelled.
+///
+/// If it cannot be found out, then that is an obstacle, unless every loss is `accepted`.
+pub(crate) async fn losses(
+    client: &Client,
+    definition: &Definition,
+    survey: &Survey,
+    control: &Control,
+    accepted: bool,
+) -> Result<Option<Losses>, Obstacle> {
+    if survey.objects == 0 || definition.webhook_conversion {
+        return Ok(None); // nothing to lose, or the webhook's own promise
+    }
+    let error = match loss::look(client, definition, control).await {
+        Ok(losses) => return Ok(losses),
+        Err(error) => exuvia_write::brief(&error),
+    };
+    match MissingRule::named_in(&error) {
+        Some(_) => Err(Obstacle::forbidden(&error)),
+        None if accepted => Ok(Some(Losses::unknown(&definition.crd.storage, &redact(&error)))),
+        None => Err(Obstacle::NoList {
+            message: redact(&error),
+        }),
+    }
 }

@@ -8,7 +8,6 @@ use super::{Activity, Engine, Subject};
 use crate::Error;
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
-use crate::loss::{self, Losses};
 use crate::preflight::{self, Obstacle};
 use crate::protocol::{Blocked, Crd, Pass, Preflight, SweepEnd, Wanted};
 use crate::redact::redact;
@@ -117,6 +116,7 @@ impl Engine {
     }
 
     async fn obstacle(&mut self, definition: &Definition, survey: &Survey) -> Result<Option<Obstacle>, Error> {
+        self.report.losses = None;
         if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
             return Ok(Some(silent));
         }
@@ -126,21 +126,16 @@ impl Engine {
             }
             tried => tried?,
         }
-        if survey.objects == 0 || definition.webhook_conversion {
-            return Ok(None); // nothing to lose, or the webhook's own promise
-        }
-        self.report.losses = match loss::look(&self.client, definition, &self.control).await {
-            Ok(losses) => losses,
-            Err(error) => {
-                return Ok(Some(Obstacle::NoList {
-                    message: redact(&exuvia_write::brief(&error)),
-                }));
+        let accepted = self.options.accept_pruning;
+        let looked = preflight::losses(&self.client, definition, survey, &self.control, accepted).await;
+        match looked {
+            Err(obstacle) => Ok(Some(obstacle)),
+            Ok(losses) => {
+                self.report.losses.clone_from(&losses);
+                let held = losses.filter(|losses| losses.holds() && !accepted);
+                Ok(held.map(Obstacle::Pruning))
             }
-        };
-        let held = self.report.losses.clone().filter(Losses::holds);
-        Ok(held
-            .filter(|_| !self.options.accept_pruning)
-            .map(Obstacle::Pruning))
+        }
     }
 
     /// Whether we may write to a built-in resource at all, tried on one object: better to know before 10,000 are refused.

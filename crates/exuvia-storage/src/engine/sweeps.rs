@@ -172,8 +172,10 @@ impl Engine {
     /// behind our back, and the version is put back. Returns why it is due again, if it is, but not at once.
     pub(super) async fn patrol(&mut self) -> Result<Option<Hold>, Error> {
         let pass = self.pass.clone().unwrap_or_default();
-        // The verify sweep proved everything up to there, and an object that is written again gets a higher version.
-        let trust = pass.r1.map_or(Trust::Nothing, Trust::UpTo);
+        // Where every server is accounted for, the verify sweep proved everything up to there, and an object that is written
+        // again gets a higher version. Elsewhere a server that was behind may itself have answered that sweep.
+        let seen_up_to = pass.r1.filter(|_| !pass.verified_in_full);
+        let trust = seen_up_to.map_or(Trust::Nothing, Trust::UpTo);
         let verifier = &self.verifier(trust);
         let survey = &Mutex::new(Survey::default());
         let sweep = self.sweep();

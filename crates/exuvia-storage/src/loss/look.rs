@@ -25,6 +25,9 @@ const RESUMES_IN_A_ROW: u32 = 5;
 /// How often an object that changes meanwhile is read again.
 const MOST_READS: u32 = 20;
 
+/// So many of those that never keep still are named.
+const MOST_UNSEEN: usize = 20;
+
 /// 65 s: the API server itself gives up on a list after 60 s.
 const TIMEOUT: Duration = Duration::from_secs(65);
 
@@ -163,15 +166,17 @@ impl Looker<'_> {
                 return Ok(between(&shown, &now));
             }
         }
-        self.losses.unseen.push(Unseen {
-            version: old.name.clone(),
-            why: format!(
-                "{} changed between any two reads, so that its content at {} and {} cannot be compared: try again",
-                name(object),
-                old.name,
-                self.storage.name
-            ),
-        });
+        if self.losses.unseen.len() < MOST_UNSEEN {
+            self.losses.unseen.push(Unseen {
+                version: old.name.clone(),
+                why: format!(
+                    "{} changed between any two reads, so that its content at {} and {} cannot be compared: try again",
+                    name(object),
+                    old.name,
+                    self.storage.name
+                ),
+            });
+        }
         Ok(Difference::default())
     }
 

@@ -68,6 +68,17 @@ pub struct Unseen {
 }
 
 impl Losses {
+    /// Nothing could be compared.
+    pub(crate) fn unknown(storage: &str, message: &str) -> Self {
+        Self {
+            unseen: vec![Unseen {
+                version: storage.to_owned(),
+                why: format!("objects could not be compared: {message}"),
+            }],
+            ..Self::default()
+        }
+    }
+
     /// Whether a migration has to stop for it.
     pub fn holds(&self) -> bool {
         !(self.erased.is_empty() && self.changed.is_empty() && self.unseen.is_empty())

@@ -7,13 +7,13 @@ use exuvia_storage::loss::certainly_keeps;
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
-use crate::generate::{Random, without_defaults};
+use crate::generate::{DEPTH, Random, without_defaults};
 use crate::{Bench, soon};
 
 /// CRDs, each with so many independent fields and objects: installing one costs the server more than its fields do.
 const CRDS: u64 = 10;
-const FIELDS: usize = 20;
-const OBJECTS: usize = 12;
+const FIELDS: usize = 30;
+const OBJECTS: usize = 14;
 
 /// What came of it, so that a generator that proves nothing is noticed.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ async fn prepared(seed: u64) -> (Bench<'static>, Vec<Field>) {
     for number in 0..OBJECTS {
         let mut values = json!({});
         for field in &fields {
-            values[&field.name] = random.value(field.kind, 3);
+            values[&field.name] = random.value(field.kind, DEPTH);
         }
         bench
             .create("v1alpha1", &format!("widget-{number}"), values)

@@ -11,6 +11,9 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const SCALARS: [&str; 4] = ["text", "number", "flag", "either"];
 const NESTED: [&str; 4] = ["object", "list", "map", "resource"];
 
+/// So deep are schemas and objects nested.
+pub(crate) const DEPTH: u32 = 2;
+
 /// `splitmix64`: small, and the same everywhere.
 pub(crate) struct Random(pub(crate) u64);
 
@@ -45,16 +48,68 @@ impl Random {
         }
     }
 
-    /// Two schemas for one field: unrelated, changed here and there, grown, or equal.
+    /// Two schemas for one field: unrelated, changed here and there, changed in one place, grown, or equal.
     pub(crate) fn pair(&mut self, kind: &str) -> (Value, Value) {
-        let old = self.schema(kind, 3);
-        let new = match self.below(10) {
-            0..=2 => self.schema(kind, 3),
-            3..=6 => self.changed(&old),
-            7..=8 => self.grown(&old),
+        let old = self.schema(kind, DEPTH);
+        let new = match self.below(20) {
+            0..=2 => self.schema(kind, DEPTH),
+            3..=7 => self.changed(&old),
+            8..=16 => self.nudged(kind, &old),
+            17..=18 => self.grown(&old),
             _ => old.clone(),
         };
         (old, new)
+    }
+
+    /// The same schema with another word in one place: whatever is lost then is lost for that word alone.
+    fn nudged(&mut self, kind: &str, schema: &Value) -> Value {
+        let mut nudged = schema.clone();
+        let inner = ["items", "additionalProperties"]
+            .into_iter()
+            .find(|key| schema[key].is_object());
+        if let Some(key) = inner.filter(|_| self.percent(60)) {
+            nudged[key] = self.nudged("object", &schema[key]);
+            return nudged;
+        }
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let names: Vec<&str> = properties
+            .map(|(name, _)| name.as_str())
+            .filter(|name| kind != "resource" || *name == "object")
+            .collect();
+        if !names.is_empty() && self.percent(60) {
+            let name = self.one_of(&names);
+            nudged["properties"][name] = self.nudged(name, &schema["properties"][name]);
+            return nudged;
+        }
+        match (kind, self.below(4)) {
+            ("resource", 0..=2)
+                if schema["properties"]
+                    .as_object()
+                    .is_some_and(|named| !named.is_empty()) =>
+            {
+                flip(&mut nudged, EMBEDDED);
+            }
+            ("resource", 0..=2) if schema[FREE] == json!(true) => flip(&mut nudged, EMBEDDED),
+            ("map", 0..=2) if schema["additionalProperties"] == json!(true) => {
+                nudged = json!({"type": "object", FREE: true});
+            }
+            ("map", 0..=2) if schema[FREE] == json!(true) => {
+                nudged = json!({"type": "object", "additionalProperties": true});
+            }
+            ("list", 0..=2) if schema["items"].is_object() => flip(&mut nudged, FREE),
+            ("object", 0..=1) if schema["type"] == "object" => flip(&mut nudged, FREE),
+            ("object", 2) if !names.is_empty() => {
+                let name = self.one_of(&names);
+                nudged["properties"].as_object_mut().unwrap().remove(name);
+                without_a_broken_default(&mut nudged);
+            }
+            ("text" | "number", 0..=1) => {
+                self.add_default(kind, &mut nudged);
+                nudged.as_object_mut().unwrap().remove("nullable");
+            }
+            _ => flip(&mut nudged, "nullable"),
+        }
+        nudged
     }
 
     fn schema(&mut self, kind: &str, depth: u32) -> Value {
@@ -77,7 +132,7 @@ impl Random {
             "resource" => self.resource(depth),
             _ => self.object(depth),
         };
-        if self.percent(20) {
+        if self.percent(30) {
             schema["nullable"] = json!(true);
         }
         if self.percent(15) {
@@ -171,9 +226,7 @@ impl Random {
                 changed["properties"][name] = self.schema(name, 0);
             }
         }
-        if changed["default"].is_object() && !changed["properties"]["text"].is_object() {
-            changed.as_object_mut().unwrap().remove("default"); // the server refuses one with unknown fields
-        }
+        without_a_broken_default(&mut changed);
         for inner in ["items", "additionalProperties"] {
             if schema[inner].is_object() {
                 changed[inner] = self.changed(&schema[inner]);
@@ -205,7 +258,7 @@ impl Random {
 
     /// A value for a field of this kind; `null` now and then.
     pub(crate) fn value(&mut self, kind: &str, depth: u32) -> Value {
-        if self.percent(6) {
+        if self.percent(10) {
             return Value::Null;
         }
         match kind {
@@ -244,7 +297,7 @@ impl Random {
             &[SCALARS, NESTED].concat()[..]
         };
         for name in names {
-            if self.percent(35) {
+            if self.percent(40) {
                 fields[*name] = self.value(name, depth.saturating_sub(1));
             }
         }
@@ -252,6 +305,13 @@ impl Random {
             fields["unknown"] = json!("u");
         }
         fields
+    }
+}
+
+/// The server refuses a default with unknown fields.
+fn without_a_broken_default(schema: &mut Value) {
+    if schema["default"].is_object() && !schema["properties"]["text"].is_object() {
+        schema.as_object_mut().unwrap().remove("default");
     }
 }
 

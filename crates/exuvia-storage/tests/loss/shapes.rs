@@ -71,6 +71,39 @@ async fn a_schema_that_preserves_unknown_fields_still_prunes_below_what_it_speci
     erases("below", (free, half), spec, "spec.parent.child", after).await;
 }
 
+/// `additionalProperties: true` lets every key pass, and nothing below it.
+#[tokio::test]
+async fn a_map_of_anything_prunes_what_is_inside_its_values() {
+    let free = object(json!({"map": {"type": "object", FREE: true}}));
+    let any = object(json!({"map": {"type": "object", "additionalProperties": true}}));
+    let (spec, after) = (
+        json!({"map": {"key": {"inside": 1}}}),
+        json!({"map": {"key": {}}}),
+    );
+    erases("anything", (free, any), spec, "spec.map.key.inside", after).await;
+}
+
+#[tokio::test]
+async fn a_null_that_becomes_a_default_is_a_change() {
+    let list = |items: Value| object(json!({"list": {"type": "array", "items": items}}));
+    let old = list(json!({"type": "integer", "nullable": true}));
+    let new = list(json!({"type": "integer", "default": 7}));
+    let bench = Bench::installed("replaced", old, new).await;
+    let spec = json!({"list": [null, 1]});
+    bench.create("v1alpha1", "rich", spec.clone()).await;
+    bench.flip().await;
+    let losses = bench.held().await.losses.unwrap();
+    assert_eq!(
+        paths(&losses.changed),
+        [("spec.list[]", 1, "default/rich")],
+        "{losses:?}"
+    );
+    assert_eq!(bench.stored_spec("rich").await, ("v1alpha1".to_owned(), spec));
+    bench.accepted().await;
+    let after = json!({"list": [7, 1]});
+    assert_eq!(bench.stored_spec("rich").await, ("v1".to_owned(), after));
+}
+
 #[tokio::test]
 async fn an_explicit_null_that_vanishes_is_a_loss() {
     let nullable = object(json!({"a": {"type": "string", "nullable": true}}));

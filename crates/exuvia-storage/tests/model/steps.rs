@@ -316,7 +316,7 @@ pub fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
             (verified, verified)
         }
         Kind::Patrol => {
-            let verified = pass.r1.is_some() && !object.since_r1;
+            let verified = pass.r1.is_some() && !pass.verified_in_full && !object.since_r1;
             (verified, verified)
         }
     };
