@@ -30,6 +30,8 @@ use crate::ownership::object_name;
 const AT_ONCE: usize = 4;
 /// How many dependents are remembered by name, for each resource.
 const EXAMPLES: usize = 3;
+/// Progress is told after so many objects, and after each resource.
+const TOLD_EVERY: u64 = 500;
 /// How often a resource is looked for again that answers 404: its versions change under our eyes.
 const MAX_SEARCHES: usize = 3;
 /// One resource of many is not worth half a minute: what does not answer is named.
@@ -216,7 +218,9 @@ where
     let sweeps = futures::stream::iter(resources).map(async |resource| {
         let swept = sweep(client, resource, async |resource, object| {
             let verdict = worker(resource, object).await;
-            objects.fetch_add(1, Ordering::Relaxed);
+            if objects.fetch_add(1, Ordering::Relaxed) % TOLD_EVERY == 0 {
+                progress(extent());
+            }
             verdict
         })
         .await;
