@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceLis
 use kube::Client;
 use kube::api::ApiResource;
 
-use super::Unseen;
+use super::{BETWEEN_SEARCHES, MAX_SEARCHES, Unseen};
 
 /// Discovery documents that are asked for at once.
 const AT_ONCE: usize = 8;
@@ -50,8 +50,8 @@ impl Catalog {
         for (group_version, answer) in answers {
             match answer {
                 Ok(list) => found.push((group_version, list.resources)),
-                // Taken away since the groups were listed.
-                Err(error) if ErrorClass::of(&error) == ErrorClass::Gone => {}
+                // Taken away since the groups were listed; but a server that is broken may also answer so.
+                Err(error) if is_gone(client, &group_version, &error).await? => {}
                 Err(error) => unseen.push(Unseen::new(group_version, &error)),
             }
         }
@@ -85,6 +85,26 @@ impl Catalog {
         }
         Ok(None)
     }
+}
+
+/// Whether a group-version that answered with an error is not there any more. Its endpoint and the list of groups learn of
+/// that apart, so they are given a moment to agree.
+async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> Result<bool, kube::Error> {
+    if ErrorClass::of(error) != ErrorClass::Gone {
+        return Ok(false);
+    }
+    for _ in 0..MAX_SEARCHES {
+        let groups = client.list_api_groups().await?.groups;
+        if !groups
+            .iter()
+            .flat_map(in_order)
+            .any(|known| known == group_version)
+        {
+            return Ok(true);
+        }
+        tokio::time::sleep(BETWEEN_SEARCHES).await;
+    }
+    Ok(false)
 }
 
 /// The group's versions, the preferred one first.

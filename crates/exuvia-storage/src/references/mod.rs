@@ -33,7 +33,9 @@ const EXAMPLES: usize = 3;
 /// Progress is told after so many objects, and after each resource.
 const TOLD_EVERY: u64 = 500;
 /// How often a resource is looked for again that answers 404: its versions change under our eyes.
-const MAX_SEARCHES: usize = 3;
+const MAX_SEARCHES: usize = 5;
+/// How long between: an API server learns of a CRD's change within a second.
+const BETWEEN_SEARCHES: Duration = Duration::from_millis(500);
 /// One resource of many is not worth half a minute: what does not answer is named.
 const RETRY: RetryPolicy = RetryPolicy {
     attempts: 5,
@@ -218,7 +220,7 @@ where
     let sweeps = futures::stream::iter(resources).map(async |resource| {
         let swept = sweep(client, resource, async |resource, object| {
             let verdict = worker(resource, object).await;
-            if objects.fetch_add(1, Ordering::Relaxed) % TOLD_EVERY == 0 {
+            if objects.fetch_add(1, Ordering::Relaxed).is_multiple_of(TOLD_EVERY) {
                 progress(extent());
             }
             verdict
@@ -257,7 +259,12 @@ where
             return Err(unseen);
         }
         match Catalog::find(client, &resource.group, &resource.plural).await {
-            Ok(Some(found)) => resource = found,
+            Ok(Some(found)) => {
+                if found.version == resource.version {
+                    tokio::time::sleep(BETWEEN_SEARCHES).await;
+                }
+                resource = found;
+            }
             Ok(None) => return Ok(()),
             Err(error) => return Err(Unseen::new(name_of(&resource), &error)),
         }
