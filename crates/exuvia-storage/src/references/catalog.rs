@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use exuvia_write::{ErrorClass, brief};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
 use kube::api::ApiResource;
@@ -40,10 +40,8 @@ impl Catalog {
         for group in client.list_api_groups().await?.groups {
             group_versions.extend(in_order(&group));
         }
-        let asked = futures::stream::iter(group_versions).map(async |group_version| {
-            let answer = resources(client, &group_version).await;
-            (group_version, answer)
-        });
+        let asked =
+            futures::stream::iter(group_versions).map(|group_version| ask(client, group_version).boxed());
         let answers: Vec<_> = asked.buffered(AT_ONCE).collect().await;
         let mut found = Vec::new();
         let mut unseen = Vec::new();
@@ -120,6 +118,11 @@ fn in_order(
     let mut versions: Vec<String> = preferred.chain(all).collect();
     versions.retain(|version| seen.insert(version.clone()));
     versions.into_iter()
+}
+
+async fn ask(client: &Client, group_version: String) -> (String, Result<APIResourceList, kube::Error>) {
+    let answer = resources(client, &group_version).await;
+    (group_version, answer)
 }
 
 async fn resources(client: &Client, group_version: &str) -> Result<APIResourceList, kube::Error> {

@@ -100,7 +100,13 @@ impl Usage {
         resources: &[(&str, &str)],
         within: Option<Duration>,
     ) -> Self {
-        let all = || futures::future::join_all(servers.iter().map(|(_, client)| read(client, resources)));
+        let all = || {
+            let mut readings = Vec::new();
+            for (_, client) in servers {
+                readings.push(read(client, resources));
+            }
+            futures::future::join_all(readings)
+        };
         let first = all().await;
         let seen: Vec<_> = if let Some(within) = within {
             tokio::time::sleep(within).await;
