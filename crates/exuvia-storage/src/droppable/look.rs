@@ -236,3 +236,17 @@ async fn references(
     .await
     .map_err(|error| crate::redact(&brief(&error)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operator runs it in a task of its own.
+    #[test]
+    fn the_look_can_be_spawned() {
+        fn spawned(client: Client) -> tokio::task::JoinHandle<Vec<Verdict>> {
+            tokio::spawn(async move { look(&client, &[], &Look::default(), &|_| {}).await })
+        }
+        let _ = spawned; // that it compiles is the test
+    }
+}

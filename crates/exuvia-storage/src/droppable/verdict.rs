@@ -273,10 +273,15 @@ impl Seen<'_> {
                     findings.holders.extend(used(server, &counts, usage));
                 }
                 Err(_) if !is_served => {}
-                Err(why) => findings.unknown(
+                Err(unread) if unread.forbidden => findings.unknown(
                     Holds::Usage,
-                    format!("/metrics of {server} cannot be read: {why}"),
+                    format!("/metrics of {server} may not be read: {}", unread.why),
                     "allow `get` on the path /metrics (a ClusterRole's nonResourceURLs), then ask again",
+                ),
+                Err(unread) => findings.unknown(
+                    Holds::Usage,
+                    format!("/metrics of {server} cannot be read: {}", unread.why),
+                    "make this API server answer by itself, then ask again",
                 ),
             }
         }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use exuvia_write::{ErrorClass, brief};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
 use kube::api::ApiResource;
 
-use super::Unseen;
+use super::{BETWEEN_SEARCHES, MAX_SEARCHES, Unseen};
 
 /// Discovery documents that are asked for at once.
 const AT_ONCE: usize = 8;
@@ -40,18 +40,16 @@ impl Catalog {
         for group in client.list_api_groups().await?.groups {
             group_versions.extend(in_order(&group));
         }
-        let asked = futures::stream::iter(group_versions).map(async |group_version| {
-            let answer = resources(client, &group_version).await;
-            (group_version, answer)
-        });
+        let asked =
+            futures::stream::iter(group_versions).map(|group_version| ask(client, group_version).boxed());
         let answers: Vec<_> = asked.buffered(AT_ONCE).collect().await;
         let mut found = Vec::new();
         let mut unseen = Vec::new();
         for (group_version, answer) in answers {
             match answer {
                 Ok(list) => found.push((group_version, list.resources)),
-                // Taken away since the groups were listed.
-                Err(error) if ErrorClass::of(&error) == ErrorClass::Gone => {}
+                // Taken away since the groups were listed; but a server that is broken may also answer so.
+                Err(error) if is_gone(client, &group_version, &error).await? => {}
                 Err(error) => unseen.push(Unseen::new(group_version, &error)),
             }
         }
@@ -87,6 +85,26 @@ impl Catalog {
     }
 }
 
+/// Whether a group-version that answered with an error is not there any more. Its endpoint and the list of groups learn of
+/// that apart, so they are given a moment to agree.
+async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> Result<bool, kube::Error> {
+    if ErrorClass::of(error) != ErrorClass::Gone {
+        return Ok(false);
+    }
+    for _ in 0..MAX_SEARCHES {
+        let groups = client.list_api_groups().await?.groups;
+        if !groups
+            .iter()
+            .flat_map(in_order)
+            .any(|known| known == group_version)
+        {
+            return Ok(true);
+        }
+        tokio::time::sleep(BETWEEN_SEARCHES).await;
+    }
+    Ok(false)
+}
+
 /// The group's versions, the preferred one first.
 fn in_order(
     group: &k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroup,
@@ -100,6 +118,11 @@ fn in_order(
     let mut versions: Vec<String> = preferred.chain(all).collect();
     versions.retain(|version| seen.insert(version.clone()));
     versions.into_iter()
+}
+
+async fn ask(client: &Client, group_version: String) -> (String, Result<APIResourceList, kube::Error>) {
+    let answer = resources(client, &group_version).await;
+    (group_version, answer)
 }
 
 async fn resources(client: &Client, group_version: &str) -> Result<APIResourceList, kube::Error> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use exuvia_sweep::{Sweep, Verdict};
 use exuvia_write::{ErrorClass, RetryPolicy};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube::api::{ApiResource, ObjectMeta};
@@ -30,8 +30,12 @@ use crate::ownership::object_name;
 const AT_ONCE: usize = 4;
 /// How many dependents are remembered by name, for each resource.
 const EXAMPLES: usize = 3;
+/// Progress is told after so many objects, and after each resource.
+const TOLD_EVERY: u64 = 500;
 /// How often a resource is looked for again that answers 404: its versions change under our eyes.
-const MAX_SEARCHES: usize = 3;
+const MAX_SEARCHES: usize = 5;
+/// How long between: an API server learns of a CRD's change within a second.
+const BETWEEN_SEARCHES: Duration = Duration::from_millis(500);
 /// One resource of many is not worth half a minute: what does not answer is named.
 const RETRY: RetryPolicy = RetryPolicy {
     attempts: 5,
@@ -89,11 +93,14 @@ pub struct Extent {
     pub objects: u64,
 }
 
+/// By kind and version, then by the dependents' resource.
+type Found = BTreeMap<(OwnerKind, String), BTreeMap<String, Dependents>>;
+
 /// What the look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     /// By kind and version, then by the dependents' resource.
-    found: BTreeMap<(OwnerKind, String), BTreeMap<String, Dependents>>,
+    found: Found,
     /// How much was looked at.
     pub extent: Extent,
     /// What was not.
@@ -111,20 +118,13 @@ impl References {
         avoid: &[Avoid],
         progress: &(dyn Fn(Extent) + Send + Sync),
     ) -> Result<Self, kube::Error> {
-        let found = Mutex::new(BTreeMap::new());
-        let (extent, unseen) = walk(client, avoid, progress, async |resource, object| {
-            let named = versions_named(&object.metadata, kinds);
-            if !named.is_empty() {
-                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                for key in named {
-                    note(&mut found, key, resource, &object.metadata);
-                }
-            }
-            Verdict::skipped()
-        })
-        .await?;
+        let finder = Finder {
+            kinds,
+            found: Mutex::default(),
+        };
+        let (extent, unseen) = walk(client, avoid, progress, &finder).await?;
         Ok(Self {
-            found: found.into_inner().unwrap_or_else(PoisonError::into_inner),
+            found: finder.found.into_inner().unwrap_or_else(PoisonError::into_inner),
             extent,
             unseen,
         })
@@ -168,12 +168,7 @@ fn versions_named(metadata: &ObjectMeta, kinds: &[OwnerKind]) -> Vec<(OwnerKind,
     named
 }
 
-fn note(
-    found: &mut BTreeMap<(OwnerKind, String), BTreeMap<String, Dependents>>,
-    key: (OwnerKind, String),
-    resource: &ApiResource,
-    metadata: &ObjectMeta,
-) {
+fn note(found: &mut Found, key: (OwnerKind, String), resource: &ApiResource, metadata: &ObjectMeta) {
     let by_resource = found.entry(key).or_default();
     let dependents = by_resource.entry(name_of(resource)).or_default();
     dependents.objects += 1;
@@ -190,77 +185,133 @@ fn name_of(resource: &ApiResource) -> String {
     }
 }
 
-/// Gives every object in the cluster to `worker`; what could not be listed comes back by name.
-async fn walk<W>(
+/// Somebody who looks at every object in the cluster.
+///
+/// A trait, not a closure: only so can a task be made of the walk.
+trait Visitor: Sync {
+    /// Looks at one object of this resource.
+    fn visit(
+        &self,
+        resource: &ApiResource,
+        object: PartialObjectMeta,
+    ) -> impl Future<Output = Verdict> + Send;
+}
+
+/// Counts who names what.
+struct Finder<'a> {
+    kinds: &'a [OwnerKind],
+    found: Mutex<Found>,
+}
+
+impl Visitor for Finder<'_> {
+    async fn visit(&self, resource: &ApiResource, object: PartialObjectMeta) -> Verdict {
+        let named = versions_named(&object.metadata, self.kinds);
+        if !named.is_empty() {
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            for key in named {
+                note(&mut found, key, resource, &object.metadata);
+            }
+        }
+        Verdict::skipped()
+    }
+}
+
+/// How far a walk is, and who is told.
+struct Walk<'a, V> {
+    client: &'a Client,
+    visitor: &'a V,
+    progress: &'a (dyn Fn(Extent) + Send + Sync),
+    resources: usize,
+    done: AtomicUsize,
+    objects: AtomicU64,
+}
+
+/// Shows every object in the cluster to `visitor`; what could not be listed comes back by name.
+async fn walk<V: Visitor>(
     client: &Client,
     avoid: &[Avoid],
     progress: &(dyn Fn(Extent) + Send + Sync),
-    worker: W,
-) -> Result<(Extent, Vec<Unseen>), kube::Error>
-where
-    W: AsyncFn(&ApiResource, PartialObjectMeta) -> Verdict,
-{
+    visitor: &V,
+) -> Result<(Extent, Vec<Unseen>), kube::Error> {
     let Catalog {
         resources,
         mut unseen,
     } = Catalog::read(client, avoid).await?;
-    let total = resources.len();
-    let done = AtomicUsize::new(0);
-    let objects = AtomicU64::new(0);
-    let extent = || Extent {
-        done: done.load(Ordering::Relaxed),
-        resources: total,
-        objects: objects.load(Ordering::Relaxed),
+    let walk = Walk {
+        client,
+        visitor,
+        progress,
+        resources: resources.len(),
+        done: AtomicUsize::new(0),
+        objects: AtomicU64::new(0),
     };
-    progress(extent());
-    let sweeps = futures::stream::iter(resources).map(async |resource| {
-        let swept = sweep(client, resource, async |resource, object| {
-            let verdict = worker(resource, object).await;
-            objects.fetch_add(1, Ordering::Relaxed);
-            verdict
-        })
-        .await;
-        done.fetch_add(1, Ordering::Relaxed);
-        progress(extent());
-        swept.err()
-    });
-    let failed: Vec<Option<Unseen>> = sweeps.buffer_unordered(AT_ONCE).collect().await;
-    unseen.extend(failed.into_iter().flatten());
+    progress(walk.extent());
+    let sweeps = futures::stream::iter(resources).map(|resource| walk.through(resource).boxed());
+    let ended: Vec<Result<(), Unseen>> = sweeps.buffer_unordered(AT_ONCE).collect().await;
+    unseen.extend(ended.into_iter().filter_map(Result::err));
     unseen.sort_by(|a, b| a.what.cmp(&b.what));
-    Ok((extent(), unseen))
+    Ok((walk.extent(), unseen))
 }
 
-/// One resource. If it answers 404 it may have moved to another version since discovery, or be gone for good.
-async fn sweep<W>(client: &Client, mut resource: ApiResource, worker: W) -> Result<(), Unseen>
-where
-    W: AsyncFn(&ApiResource, PartialObjectMeta) -> Verdict,
-{
-    for _ in 0..MAX_SEARCHES {
-        let sweep = Sweep::of(client.clone(), &resource).retry(RETRY);
-        let source = match sweep.run(|object| worker(&resource, object)).await {
-            Ok(_) => return Ok(()),
-            Err(exuvia_sweep::Error::List { source, .. }) => source,
-            Err(error) => {
-                return Err(Unseen {
-                    what: name_of(&resource),
-                    why: error.to_string(),
-                    forbidden: false,
-                });
-            }
-        };
-        let unseen = Unseen::new(name_of(&resource), &source);
-        if ErrorClass::of(&source) != ErrorClass::Gone {
-            return Err(unseen);
-        }
-        match Catalog::find(client, &resource.group, &resource.plural).await {
-            Ok(Some(found)) => resource = found,
-            Ok(None) => return Ok(()),
-            Err(error) => return Err(Unseen::new(name_of(&resource), &error)),
+impl<V: Visitor> Walk<'_, V> {
+    fn extent(&self) -> Extent {
+        Extent {
+            done: self.done.load(Ordering::Relaxed),
+            resources: self.resources,
+            objects: self.objects.load(Ordering::Relaxed),
         }
     }
-    Err(Unseen {
-        what: name_of(&resource),
-        why: "it is in discovery, but answers 404".to_owned(),
+
+    async fn through(&self, resource: ApiResource) -> Result<(), Unseen> {
+        let swept = self.sweep(resource).await;
+        self.done.fetch_add(1, Ordering::Relaxed);
+        (self.progress)(self.extent());
+        swept
+    }
+
+    /// One resource. If it answers 404 it may have moved to another version since discovery, or be gone for good.
+    async fn sweep(&self, mut resource: ApiResource) -> Result<(), Unseen> {
+        for _ in 0..MAX_SEARCHES {
+            let sweep = Sweep::of(self.client.clone(), &resource).retry(RETRY);
+            let source = match sweep.run(|object| self.visit(&resource, object)).await {
+                Ok(_) => return Ok(()),
+                Err(exuvia_sweep::Error::List { source, .. }) => source,
+                Err(error) => return Err(unlisted(&resource, error.to_string())),
+            };
+            if ErrorClass::of(&source) != ErrorClass::Gone {
+                return Err(Unseen::new(name_of(&resource), &source));
+            }
+            match Catalog::find(self.client, &resource.group, &resource.plural).await {
+                Ok(Some(found)) => {
+                    if found.version == resource.version {
+                        tokio::time::sleep(BETWEEN_SEARCHES).await;
+                    }
+                    resource = found;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(Unseen::new(name_of(&resource), &error)),
+            }
+        }
+        Err(unlisted(&resource, "it is in discovery, but answers 404"))
+    }
+
+    async fn visit(&self, resource: &ApiResource, object: PartialObjectMeta) -> Verdict {
+        let verdict = self.visitor.visit(resource, object).await;
+        if self
+            .objects
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(TOLD_EVERY)
+        {
+            (self.progress)(self.extent());
+        }
+        verdict
+    }
+}
+
+fn unlisted(resource: &ApiResource, why: impl Into<String>) -> Unseen {
+    Unseen {
+        what: name_of(resource),
+        why: why.into(),
         forbidden: false,
-    })
+    }
 }

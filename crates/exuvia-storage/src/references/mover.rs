@@ -10,7 +10,7 @@ use kube::core::{PartialObjectMeta, Version};
 use kube::{Api, Client};
 use serde::Serialize;
 
-use super::{Extent, OwnerKind, Unseen, name_of, walk};
+use super::{Extent, OwnerKind, Unseen, Visitor, name_of, walk};
 use crate::definition::Definition;
 use crate::failures::without_values;
 use crate::ownership::object_name;
@@ -97,40 +97,55 @@ pub async fn move_to_storage(
             definition: definition.clone(),
         })
         .collect();
-    let tallies: Mutex<Vec<Moved>> = Mutex::new(vec![Moved::default(); targets.len()]);
-    let (_, unseen) = walk(client, &[], progress, async |resource, object| {
+    let mover = Mover {
+        client,
+        writer,
+        dry_run,
+        tallies: Mutex::new(vec![Moved::default(); targets.len()]),
+        targets,
+    };
+    let (_, unseen) = walk(client, &[], progress, &mover).await?;
+    let mut tallies = mover.tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for tally in &mut tallies {
+        tally.unseen.clone_from(&unseen);
+    }
+    Ok(tallies)
+}
+
+/// Moves what it meets, and counts.
+struct Mover<'a> {
+    client: &'a Client,
+    writer: &'a Writer,
+    targets: Vec<Target>,
+    dry_run: bool,
+    tallies: Mutex<Vec<Moved>>,
+}
+
+impl Visitor for Mover<'_> {
+    async fn visit(&self, resource: &ApiResource, object: PartialObjectMeta) -> Verdict {
         let references = object.metadata.owner_references.as_deref().unwrap_or_default();
-        let concerned: Vec<usize> = (0..targets.len())
-            .filter(|index| {
-                references
-                    .iter()
-                    .any(|reference| targets[*index].is_old(reference))
-            })
+        let is_concerned = |target: &Target| references.iter().any(|reference| target.is_old(reference));
+        let concerned: Vec<usize> = (0..self.targets.len())
+            .filter(|index| is_concerned(&self.targets[*index]))
             .collect();
         if concerned.is_empty() {
             return Verdict::skipped();
         }
-        let unserved = concerned.iter().find_map(|index| targets[*index].unserved());
+        let unserved = concerned.iter().find_map(|index| self.targets[*index].unserved());
         let (outcome, verdict) = match unserved {
             Some(why) => {
                 let named = format!("{} {}: {why}", name_of(resource), object_name(&object.metadata));
                 (Outcome::Failed(named), Verdict::skipped())
             }
-            None if dry_run => (Outcome::Moved, Verdict::skipped()),
-            None => move_all(client, writer, resource, &object, &targets).await,
+            None if self.dry_run => (Outcome::Moved, Verdict::skipped()),
+            None => move_all(self.client, self.writer, resource, &object, &self.targets).await,
         };
-        let mut tallies = tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for index in concerned {
             tallies[index].add(&outcome);
         }
         verdict
-    })
-    .await?;
-    let mut tallies = tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for tally in &mut tallies {
-        tally.unseen.clone_from(&unseen);
     }
-    Ok(tallies)
 }
 
 enum Outcome {
@@ -200,4 +215,58 @@ async fn is_gone(client: &Client, resource: &ApiResource, metadata: &ObjectMeta)
     };
     let name = metadata.name.as_deref().unwrap_or_default();
     matches!(api.get_metadata(name).await, Err(error) if ErrorClass::of(&error) == ErrorClass::Gone)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn older_gone_and_shed_versions_are_moved_and_newer_ones_and_other_kinds_are_not() {
+        let crd: CustomResourceDefinition = serde_json::from_value(json!({
+            "metadata": {"name": "widgets.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+                "versions": [{"name": "v1beta1", "served": true, "storage": false},
+                             {"name": "v1", "served": true, "storage": true},
+                             {"name": "v2", "served": true, "storage": false}],
+            },
+        }))
+        .unwrap();
+        let mut target = Target {
+            kind: OwnerKind {
+                group: "example.com".into(),
+                kind: "Widget".into(),
+            },
+            definition: Definition::read(&crd),
+        };
+        let is_old = |target: &Target, api_version: &str, kind: &str| {
+            target.is_old(&OwnerReference {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                ..OwnerReference::default()
+            })
+        };
+        for (api_version, kind, wanted) in [
+            ("example.com/v1beta1", "Widget", true),
+            ("example.com/v1alpha1", "Widget", true), // the CRD does not have it any more
+            ("example.com/v3", "Widget", true),       // nor this one
+            ("example.com/v1", "Widget", false),
+            ("example.com/v2", "Widget", false),
+            ("example.com/v1beta1", "Gadget", false),
+            ("other.com/v1beta1", "Widget", false),
+            ("v1beta1", "Widget", false),
+        ] {
+            assert_eq!(is_old(&target, api_version, kind), wanted, "{api_version} {kind}");
+        }
+        target.definition.shed = vec!["v2".into()];
+        assert!(is_old(&target, "example.com/v2", "Widget"));
+        assert_eq!(target.unserved(), None);
+        target.definition.versions[1].served = false;
+        assert!(target.unserved().unwrap().contains("v1 is not served"));
+    }
 }

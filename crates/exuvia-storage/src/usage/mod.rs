@@ -5,7 +5,7 @@ mod prometheus;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exuvia_write::brief;
+use exuvia_write::{ErrorClass, brief};
 use kube::Client;
 use serde::Serialize;
 
@@ -15,6 +15,8 @@ use self::prometheus::samples;
 const REQUESTS: &str = "apiserver_request_total";
 /// Counts what has not ended yet, watches above all.
 const OPEN: &str = "apiserver_longrunning_requests";
+/// Tells one process from another: behind one address there may be several.
+const STARTED: &str = "process_start_time_seconds";
 
 /// What one API server counts for one version of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,12 +34,11 @@ impl Counts {
         self.requests.values().sum()
     }
 
-    /// What came since. A counter that is smaller than before began again at zero: the server was restarted.
+    /// What came since.
     fn since(&self, before: &Self) -> Self {
         let added = |(verb, now): (&String, &u64)| {
             let then = before.requests.get(verb).copied().unwrap_or_default();
-            let added = now.checked_sub(then).unwrap_or(*now);
-            (added > 0).then(|| (verb.clone(), added))
+            (*now > then).then(|| (verb.clone(), now - then))
         };
         Self {
             requests: self.requests.iter().filter_map(added).collect(),
@@ -50,13 +51,37 @@ impl Counts {
 /// Group, plural and version.
 type Key = (String, String, String);
 
+/// Why an API server's counters are not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unread {
+    /// In one sentence.
+    pub why: String,
+    /// Whether it is a right that is missing.
+    pub forbidden: bool,
+}
+
+impl Unread {
+    fn new(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            forbidden: false,
+        }
+    }
+}
+
+/// One reading of one server.
+struct Reading {
+    started: Option<f64>,
+    counts: BTreeMap<Key, Counts>,
+}
+
 /// What one API server counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// How it is called: its address.
     pub name: String,
     /// By group, plural and version; or why it cannot be read.
-    seen: Result<BTreeMap<Key, Counts>, String>,
+    seen: Result<BTreeMap<Key, Counts>, Unread>,
 }
 
 /// What API servers counted, each asked itself: since their start, or within a time.
@@ -75,18 +100,21 @@ impl Usage {
         resources: &[(&str, &str)],
         within: Option<Duration>,
     ) -> Self {
-        let all = || futures::future::join_all(servers.iter().map(|(_, client)| read(client, resources)));
-        let mut seen = all().await;
-        if let Some(within) = within {
+        let all = || {
+            let mut readings = Vec::new();
+            for (_, client) in servers {
+                readings.push(read(client, resources));
+            }
+            futures::future::join_all(readings)
+        };
+        let first = all().await;
+        let seen: Vec<_> = if let Some(within) = within {
             tokio::time::sleep(within).await;
-            let before = seen;
-            let after = all().await;
-            seen = after
-                .into_iter()
-                .zip(before)
-                .map(|(after, before)| Ok(since(&after?, &before?)))
-                .collect();
-        }
+            let last = all().await.into_iter().zip(first);
+            last.map(|(last, first)| since(&last?, &first?)).collect()
+        } else {
+            first.into_iter().map(|reading| Ok(reading?.counts)).collect()
+        };
         let names = servers.iter().map(|(name, _)| name.clone());
         Self {
             within,
@@ -99,7 +127,7 @@ impl Usage {
 
     /// One server that counts this for v1alpha1 of widgets.example.com, or cannot be read.
     #[cfg(test)]
-    pub(crate) fn counted(name: &str, within: Option<Duration>, counts: Result<Counts, String>) -> Self {
+    pub(crate) fn counted(name: &str, within: Option<Duration>, counts: Result<Counts, Unread>) -> Self {
         let key = ("example.com".into(), "widgets".into(), "v1alpha1".into());
         Self {
             within,
@@ -116,44 +144,55 @@ impl Usage {
         group: &str,
         plural: &str,
         version: &str,
-    ) -> impl Iterator<Item = (&'a str, Result<Counts, &'a str>)> {
+    ) -> impl Iterator<Item = (&'a str, Result<Counts, &'a Unread>)> {
         let key = (group.to_owned(), plural.to_owned(), version.to_owned());
         self.servers.iter().map(move |server| {
             let counts = match &server.seen {
                 Ok(seen) => Ok(seen.get(&key).cloned().unwrap_or_default()),
-                Err(why) => Err(why.as_str()),
+                Err(unread) => Err(unread),
             };
             (server.name.as_str(), counts)
         })
     }
 }
 
-fn since(after: &BTreeMap<Key, Counts>, before: &BTreeMap<Key, Counts>) -> BTreeMap<Key, Counts> {
+/// What came between two readings. Counters of two processes cannot be compared, whichever is larger.
+fn since(last: &Reading, first: &Reading) -> Result<BTreeMap<Key, Counts>, Unread> {
+    if last.started != first.started {
+        return Err(Unread::new(
+            "two processes answered: the API server was restarted meanwhile, or there are several behind this address",
+        ));
+    }
     let none = Counts::default();
-    let keys = after.keys().chain(before.keys());
-    keys.map(|key| {
-        let then = before.get(key).unwrap_or(&none);
-        (key.clone(), after.get(key).unwrap_or(&none).since(then))
-    })
-    .collect()
+    let keys = last.counts.keys().chain(first.counts.keys());
+    let added = keys.map(|key| {
+        let then = first.counts.get(key).unwrap_or(&none);
+        (key.clone(), last.counts.get(key).unwrap_or(&none).since(then))
+    });
+    Ok(added.collect())
 }
 
-async fn read(client: &Client, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts>, String> {
+async fn read(client: &Client, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
     let request = http::Request::get("/metrics")
         .body(Vec::new())
-        .map_err(|error| error.to_string())?;
-    let text = client
-        .request_text(request)
-        .await
-        .map_err(|error| brief(&error))?;
-    counts(&text, resources)
+        .map_err(|error| Unread::new(error.to_string()))?;
+    let text = client.request_text(request).await.map_err(|error| Unread {
+        why: brief(&error),
+        forbidden: ErrorClass::of(&error) == ErrorClass::Denied,
+    })?;
+    Ok(Reading {
+        started: samples(&text, STARTED).next().map(|sample| sample.value),
+        counts: counts(&text, resources)?,
+    })
 }
 
 /// What the text says of these resources.
-fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts>, String> {
-    // Each API server counts its own requests, the one for this text included.
+fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts>, Unread> {
+    // Each API server has answered something.
     if samples(text, REQUESTS).next().is_none() {
-        return Err(format!("it does not have {REQUESTS}, as an API server's has"));
+        return Err(Unread::new(format!(
+            "it does not have {REQUESTS}, as an API server's has"
+        )));
     }
     let mut all: BTreeMap<Key, Counts> = BTreeMap::new();
     for (metric, is_open) in [(REQUESTS, false), (OPEN, true)] {
@@ -218,8 +257,18 @@ apiserver_longrunning_requests{component="apiserver",group="example.com",resourc
         after.watches = 0;
         let within = after.since(&before);
         assert_eq!((within.total(), within.watches), (1, 2), "open at the beginning");
-        after.requests.insert("LIST".into(), 2);
-        assert_eq!(after.since(&before).requests["LIST"], 2, "restarted: from zero");
+    }
+
+    #[test]
+    fn counters_of_two_processes_are_not_compared() {
+        let reading = |started| Reading {
+            started,
+            counts: counts(TEXT, &[("example.com", "widgets")]).unwrap(),
+        };
+        let key = ("example.com".into(), "widgets".into(), "v1alpha1".into());
+        let same = since(&reading(Some(1.5)), &reading(Some(1.5))).unwrap();
+        assert_eq!(same[&key].total(), 0);
+        assert!(since(&reading(Some(1.5)), &reading(Some(2.5))).is_err());
     }
 
     #[test]

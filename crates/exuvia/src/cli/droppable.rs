@@ -252,7 +252,7 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
         .at(group, plural, &args.version)
         .map(|(server, counts)| ServersCounts {
             server: server.to_owned(),
-            unreadable: counts.as_ref().err().map(|why| (*why).to_owned()),
+            unreadable: counts.as_ref().err().map(|unread| unread.why.clone()),
             counts: counts.ok(),
         })
         .collect();

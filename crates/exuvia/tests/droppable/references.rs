@@ -265,3 +265,32 @@ async fn a_dependent_that_may_not_be_written_is_named_and_the_others_are_moved()
         format!("{group}/v1")
     );
 }
+
+#[tokio::test]
+async fn an_updated_applier_meets_no_conflict_and_an_old_one_does() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    let group = "applied.example.com";
+    let widgets = proven(control_plane, group, 1).await;
+    let owner = widgets.api(&client, "v1").get("widget-0000").await.unwrap();
+    let config_maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let apply = async |version: &str| {
+        let intent = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "applied", "ownerReferences": [{
+                "apiVersion": format!("{group}/{version}"), "kind": "Widget", "name": "widget-0000",
+                "uid": owner.metadata.uid}]},
+        });
+        let params = PatchParams::apply("controller");
+        config_maps.patch("applied", &params, &Patch::Apply(intent)).await
+    };
+    apply("v1alpha1").await.unwrap();
+    let (code, text) = said(&migrate(control_plane, &[&widgets.crd_name(), "--owner-references"]).await);
+    assert_eq!(code, 0, "{text}");
+    let refused = apply("v1alpha1").await.unwrap_err();
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.code == 409),
+        "it would put the old version back: {refused}"
+    );
+    apply("v1").await.unwrap();
+}

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::ownership::Owner;
 use crate::references::{Dependents, Unseen};
-use crate::usage::Counts;
+use crate::usage::{Counts, Unread};
 
 /// All that is seen of a cluster in which nothing holds v1alpha1.
 struct World {
@@ -295,12 +295,20 @@ fn usage_an_open_watch_holds_and_requests_do_if_they_came_while_we_watched() {
     let quiet = usage(minute, Counts::default()).judge("v1alpha1");
     assert!(quiet.to_string().contains("no request within 60 s"), "{quiet}");
 
-    World::with(|world| world.usage = Usage::counted("https://a", None, Err("forbidden".into())))
-        .assert_not_known(
+    for (forbidden, command) in [
+        (true, "allow `get` on the path /metrics"),
+        (false, "make this API server answer"),
+    ] {
+        let unread = Unread {
+            why: "no".into(),
+            forbidden,
+        };
+        World::with(|world| world.usage = Usage::counted("https://a", None, Err(unread))).assert_not_known(
             Holds::Usage,
             "/metrics of https://a",
-            "allow `get` on the path /metrics",
+            command,
         );
+    }
     World::with(|world| world.usage = Usage::default()).assert_not_known(
         Holds::Usage,
         "no API server was asked",
