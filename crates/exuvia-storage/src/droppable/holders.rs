@@ -77,7 +77,10 @@ pub(super) fn used(server: &str, counts: &Counts, usage: &Usage) -> Option<Holde
             by_verb.join(", ")
         ));
     }
-    let message = format!("{} on {server}: update whoever asks for it", found.join(", "));
+    let message = format!(
+        "{} on {server}: update the client that asks for it",
+        found.join(", ")
+    );
     (!found.is_empty()).then(|| Holder::new(Holds::Usage, message))
 }
 

@@ -238,8 +238,64 @@ async fn references(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// v1 is the storage version.
+    fn crd(served: &[&str]) -> CustomResourceDefinition {
+        let version =
+            |name: &str| json!({"name": name, "served": served.contains(&name), "storage": name == "v1"});
+        serde_json::from_value(json!({
+            "metadata": {"name": "widgets.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+                "versions": [version("v1alpha1"), version("v1beta1"), version("v1")],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Our own look must not seem to be a client's.
+    #[test]
+    fn objects_are_looked_at_through_a_version_that_is_not_in_question() {
+        for (served, asked, wanted) in [
+            (&["v1alpha1", "v1beta1", "v1"][..], &["v1alpha1"][..], Some("v1")),
+            (&["v1alpha1", "v1beta1"], &["v1alpha1"], Some("v1beta1")),
+            (&["v1alpha1", "v1"], &["v1"], Some("v1alpha1")),
+            (&["v1alpha1"], &["v1alpha1"], Some("v1alpha1")),
+            (&[], &["v1alpha1"], None),
+        ] {
+            let definition = Definition::read(&crd(served));
+            assert_eq!(
+                endpoint(&definition, &names(asked)),
+                wanted,
+                "{served:?} {asked:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn versions_that_are_dropped_together_are_not_served_afterwards() {
+        let crd = crd(&["v1alpha1", "v1beta1"]);
+        let definition = Definition::read(&crd);
+        let mut question = Question::new(crd, names(&["v1alpha1"]));
+        assert_eq!(question.served_after(&definition), ["v1beta1"]);
+        question.versions.push("v1beta1".into());
+        assert!(question.served_after(&definition).is_empty());
+        question.served_after = Some(names(&["v1"]));
+        assert_eq!(
+            question.served_after(&definition),
+            ["v1"],
+            "as the manifests have it"
+        );
+    }
 
     /// An operator runs it in a task of its own.
     #[test]

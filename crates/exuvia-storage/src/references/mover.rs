@@ -23,6 +23,8 @@ const NAMED: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Moved {
+    /// Whether nothing was written.
+    pub dry_run: bool,
     /// Dependents whose references were moved; in a dry run, would be.
     pub moved: u64,
     /// Dependents that went away meanwhile, or were moved by somebody else.
@@ -108,6 +110,7 @@ pub async fn move_to_storage(
     let mut tallies = mover.tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
     for tally in &mut tallies {
         tally.unseen.clone_from(&unseen);
+        tally.dry_run = dry_run;
     }
     Ok(tallies)
 }
@@ -207,7 +210,7 @@ async fn move_all(
     )
 }
 
-/// Whether the object itself is no more: a 404 to a write may be about its namespace (PITFALLS A33).
+/// Whether the object itself is gone: a 404 to a write may be about its namespace (PITFALLS A33).
 async fn is_gone(client: &Client, resource: &ApiResource, metadata: &ObjectMeta) -> bool {
     let api: Api<DynamicObject> = match metadata.namespace.as_deref() {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),

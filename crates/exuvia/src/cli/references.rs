@@ -40,12 +40,13 @@ pub(super) async fn run(
 
 /// What became of them, line by line.
 pub(super) fn lines(moved: &Moved) -> Vec<String> {
-    let mut lines = vec![format!(
-        "ownerReferences at old versions: {} moved, {} gone, {} failed",
-        count(moved.moved, "dependent"),
-        moved.gone,
-        moved.failed
-    )];
+    let dependents = count(moved.moved, "dependent");
+    let mut lines = vec![if moved.dry_run {
+        format!("ownerReferences at old versions: {dependents} would be moved")
+    } else {
+        let (gone, failed) = (moved.gone, moved.failed);
+        format!("ownerReferences at old versions: {dependents} moved, {gone} gone, {failed} failed")
+    }];
     let failures = moved.failures.iter().take(SHOWN);
     lines.extend(failures.map(|failure| format!("not moved: {failure}")));
     let unseen = moved.unseen.iter();

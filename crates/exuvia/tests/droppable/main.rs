@@ -92,7 +92,7 @@ async fn put_on_record(client: &Client, widgets: &Widgets, patrolled: bool) {
         patrolled,
     };
     record.write(&mut crd);
-    // Whoever else writes the CRD's conditions does so now and then: without a resourceVersion none of it is lost to us.
+    // Without a resourceVersion: the server writes conditions too, and a conflict would be no news.
     let conditions = json!({"status": {"conditions": crd.status.unwrap().conditions}});
     crds.patch_status(
         &widgets.crd_name(),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{admin, droppable, exuvia, json_of, migrate, proven, said, until};
 
-/// A config map that some widget owns, at v1alpha1, and an innocent one beside it.
+/// A config map that some widget owns, at v1alpha1, and an innocent one as a second owner.
 async fn dependent(client: &Client, group: &str, name: &str, widget: &DynamicObject) -> ConfigMap {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let innocent = json!({"metadata": {"name": format!("{name}-innocent")}});
@@ -71,7 +71,7 @@ async fn a_dependent_that_names_the_old_version_holds_it_until_its_reference_is_
     let would = migrate(&control_plane, &[&crd, "--owner-references", "--dry-run"]).await;
     let (code, text) = said(&would);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("2 dependents moved"), "{text}");
+    assert!(text.contains("2 dependents would be moved"), "{text}");
     let unmoved = config_maps.get("dependent").await.unwrap();
     assert_eq!(
         unmoved.metadata.resource_version,
@@ -249,7 +249,7 @@ async fn a_dependent_that_may_not_be_written_is_named_and_the_others_are_moved()
     ];
     until("the binding is in force", async || {
         let (_, text) = said(&exuvia(kubeconfig.clone(), &[&args[..], &["--dry-run"]].concat()).await);
-        text.contains("2 dependents moved")
+        text.contains("2 dependents would be moved")
     })
     .await;
     let (code, text) = said(&exuvia(kubeconfig, &args).await);
