@@ -142,6 +142,15 @@ impl Definition {
             && (self.webhook_conversion || schema(version).is_none() || schema(version) != schema(endpoint))
     }
 
+    /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
+    /// another version, is then written once more by the next write that changes nothing, on healthy servers.
+    pub fn has_defaults_in_status(&self) -> bool {
+        let endpoint = self.endpoint().and_then(|version| self.version(version));
+        endpoint.is_some_and(|version| {
+            version.has_status && has_default(&version.schema["properties"]["status"])
+        })
+    }
+
     /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
     /// version, one that shall be shed, or one of this group that the CRD does not have (any more).
     pub fn is_old(&self, api_version: &str) -> bool {
@@ -162,6 +171,17 @@ impl Definition {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// Whether a schema sets a default anywhere. A property that is called `default` is not one.
+fn has_default(schema: &Value) -> bool {
+    let inner = |name: &str| schema.get(name).is_some_and(has_default);
+    schema.get("default").is_some()
+        || inner("items")
+        || inner("additionalProperties")
+        || schema["properties"]
+            .as_object()
+            .is_some_and(|properties| properties.values().any(has_default))
 }
 
 /// A schema without what is only for people.
@@ -258,6 +278,15 @@ mod tests {
             definition(json!([])).spec_changed_at,
             "2026-01-01T00:00:00Z".parse().ok()
         );
+    }
+
+    #[test]
+    fn a_default_is_found_at_any_depth_and_a_property_of_that_name_is_none() {
+        let named = json!({"properties": {"default": {"type": "string"}}});
+        assert!(!has_default(&named));
+        let deep = json!({"properties": {"list": {"items": {"properties": {"a": {"default": 1}}}}}});
+        assert!(has_default(&deep));
+        assert!(has_default(&json!({"default": {"observedGeneration": -1}})));
     }
 
     #[test]

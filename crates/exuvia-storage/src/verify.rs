@@ -197,8 +197,12 @@ impl Verifier {
 }
 
 /// Whether healthy servers can have made the object move: somebody wrote it at another version since, and a write there may
-/// leave what a write at the endpoint changes, such as a default that only one version has (PITFALLS A35).
+/// leave what a write at the endpoint changes, such as a default that only one version has (PITFALLS A35); or the status has
+/// a default, which is only written with the write after the one that brought the status (A51).
 fn is_explained(definition: &Definition, before: &ObjectMeta, since: Option<Timestamp>) -> bool {
+    if definition.has_defaults_in_status() {
+        return true;
+    }
     let Some(since) = since else { return false };
     before.managed_fields.iter().flatten().any(|entry| {
         let version = entry.api_version.as_deref().unwrap_or_default();

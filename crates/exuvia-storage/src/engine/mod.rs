@@ -80,6 +80,10 @@ pub struct Engine {
     survey: Option<Survey>,
     /// Nothing is written: everything that can be told is looked at.
     rehearsing: bool,
+    /// What a rewrite would lose was looked for when every API server had understood the newest schemas.
+    looked_when_settled: bool,
+    /// Whether every API server had, when they were last asked.
+    is_settled: bool,
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
     report: Report,
 }
@@ -159,6 +163,8 @@ impl Engine {
             trimmed_at: None,
             survey: None,
             rehearsing: false,
+            looked_when_settled: false,
+            is_settled: false,
             watcher: Box::new(|_| {}),
             report,
         }
@@ -306,6 +312,7 @@ impl Engine {
         }
         self.recall_times();
         let settled = self.settled().await?;
+        self.is_settled = matches!(settled, Settled::Yes { .. });
         Ok(Observed {
             crd,
             pass: self.pass.clone(),

@@ -75,9 +75,7 @@ impl Engine {
         };
         let found = match &obstacle {
             None => Preflight::Passed,
-            Some(Obstacle::Pruning(_)) => Preflight::Blocked(Blocked::Pruning),
-            Some(Obstacle::Forbidden { .. }) => Preflight::Blocked(Blocked::Forbidden),
-            Some(_) => Preflight::Blocked(Blocked::Preflight),
+            Some(obstacle) => Preflight::Blocked(blocked_by(obstacle)),
         };
         self.report.obstacle = obstacle;
         self.remember(|pass| pass.preflight = Some(found.clone()));
@@ -126,16 +124,44 @@ impl Engine {
             }
             tried => tried?,
         }
+        Ok(self.losses(definition, survey).await)
+    }
+
+    /// What a rewrite would lose, if that stands in the way.
+    async fn losses(&mut self, definition: &Definition, survey: &Survey) -> Option<Obstacle> {
+        self.looked_when_settled = self.is_settled;
         let accepted = self.options.accept_pruning;
         let looked = preflight::losses(&self.client, definition, survey, &self.control, accepted).await;
         match looked {
-            Err(obstacle) => Ok(Some(obstacle)),
+            Err(obstacle) => Some(obstacle),
             Ok(losses) => {
                 self.report.losses.clone_from(&losses);
                 let held = losses.filter(|losses| losses.holds() && !accepted);
-                Ok(held.map(Obstacle::Pruning))
+                held.map(Obstacle::Pruning)
             }
         }
+    }
+
+    /// Looks again for what a rewrite would lose: a server that was behind may have shown objects by old schemas. `false`:
+    /// something stands in the way now.
+    async fn look_again(&mut self) -> Result<bool, Error> {
+        let Some(definition) = self.definition.clone() else {
+            return Ok(true);
+        };
+        let api = self.api();
+        let survey = Survey::of_first_page(&api, &RetryPolicy::default()).await?;
+        let obstacle = self.losses(&definition, &survey).await;
+        if self.control.is_cancelled() {
+            return Ok(false);
+        }
+        self.looked_when_settled = true;
+        let Some(obstacle) = obstacle else {
+            return Ok(true);
+        };
+        let blocked = Preflight::Blocked(blocked_by(&obstacle));
+        self.report.obstacle = Some(obstacle);
+        self.remember(|pass| pass.preflight = Some(blocked));
+        Ok(false)
     }
 
     /// Whether we may write to a built-in resource at all, tried on one object: better to know before 10,000 are refused.
@@ -154,6 +180,9 @@ impl Engine {
     }
 
     pub(super) async fn take_r0(&mut self) -> Result<(), Error> {
+        if !self.looked_when_settled && !self.look_again().await? {
+            return Ok(());
+        }
         // Before the list: what it shows was written before that moment, or is explained by it.
         let at = self.clock.now();
         let count = self
@@ -172,6 +201,14 @@ impl Engine {
             pass.r0_at = Some(at);
         });
         Ok(())
+    }
+}
+
+fn blocked_by(obstacle: &Obstacle) -> Blocked {
+    match obstacle {
+        Obstacle::Pruning(_) => Blocked::Pruning,
+        Obstacle::Forbidden { .. } => Blocked::Forbidden,
+        _ => Blocked::Preflight,
     }
 }
 

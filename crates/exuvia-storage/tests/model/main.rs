@@ -19,7 +19,7 @@ const FAULTS: u8 = MAX_UNEXPLAINED + 2;
 
 /// A way to do it wrong that the check must notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mistake {
+pub(crate) enum Mistake {
     /// One of the [`RULES`] is not there.
     LeaveOut(usize),
     /// A hold that is left forgets the pass, and with it an owed patrol.

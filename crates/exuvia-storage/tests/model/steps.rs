@@ -8,33 +8,33 @@ use crate::Mistake;
 use crate::world::{SETTLE, Second, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Rewrite,
     Verify { full: bool },
     Patrol,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sweep {
-    pub kind: Kind,
-    pub next: usize,
-    pub unfinished: u64,
-    pub unexplained: bool,
-    pub came_back: bool,
+pub(crate) struct Sweep {
+    pub(crate) kind: Kind,
+    pub(crate) next: usize,
+    pub(crate) unfinished: u64,
+    pub(crate) unexplained: bool,
+    pub(crate) came_back: bool,
     /// Whether `storedVersions` was clean when it began.
-    pub clean: bool,
+    pub(crate) clean: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    pub world: World,
-    pub pass: Option<Pass>,
-    pub sweep: Option<Sweep>,
+pub(crate) struct State {
+    pub(crate) world: World,
+    pub(crate) pass: Option<Pass>,
+    pub(crate) sweep: Option<Sweep>,
 }
 
 impl State {
     /// The same state with everything forgotten that makes no difference any more, so that it is gone through once.
-    pub fn in_short(mut self) -> Self {
+    pub(crate) fn in_short(mut self) -> Self {
         let Self { world, pass, sweep } = &mut self;
         world.record = world.record.filter(|(at, _)| *at == world.generation);
         let same = |pass: &Pass| pass.generation == i64::from(world.generation);
@@ -80,7 +80,7 @@ impl State {
 }
 
 /// What the environment may do at any time.
-pub fn environment(state: &State) -> Vec<State> {
+pub(crate) fn environment(state: &State) -> Vec<State> {
     let mut after = Vec::new();
     let mut push = |world: World| {
         after.push(State {
@@ -156,7 +156,7 @@ pub fn environment(state: &State) -> Vec<State> {
 }
 
 /// Carries one step out; the second state, if there is one, is the same world after a crash before the pass was kept.
-pub fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+pub(crate) fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
     let State { world, pass, .. } = state;
     let remember = |change: &dyn Fn(&mut Pass)| {
         let mut pass = pass.clone().unwrap();
@@ -280,7 +280,7 @@ struct Seen {
 }
 
 /// One more object of a sweep, or its end.
-pub fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
+pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
     let sweep = state.sweep.as_ref().unwrap();
     let pass = state.pass.as_ref().unwrap();
     if sweep.next == state.world.setting.objects {

@@ -9,26 +9,26 @@ use std::time::Duration;
 use exuvia_storage::protocol::{Crd, Observed, Pass, Settled};
 
 /// One settle time, in ticks.
-pub const SETTLE: u8 = 2;
+pub(crate) const SETTLE: u8 = 2;
 const SOON: Duration = Duration::from_secs(1);
 
 /// An object. A resourceVersion is only ever compared with four marks, so that is all that is known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Object {
+pub(crate) struct Object {
     /// The version that etcd holds it at.
-    pub version: u8,
+    pub(crate) version: u8,
     pub since_r0: bool,
-    pub since_verified: bool,
+    pub(crate) since_verified: bool,
     pub since_r1: bool,
-    pub since_list: bool,
+    pub(crate) since_list: bool,
     /// The next patch changes its content: a default that its last writer's version does not have, a webhook's whim.
-    pub dirty: bool,
+    pub(crate) dirty: bool,
     /// It was written at an old version since R0, which explains that.
-    pub explained: bool,
+    pub(crate) explained: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Second {
+pub(crate) enum Second {
     Quiet,
     Paused(u8),
     Behind(u8),
@@ -37,48 +37,48 @@ pub enum Second {
 
 /// What never changes within a world.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// Every API server is accounted for, the second one included.
-    pub accounted: bool,
+    pub(crate) accounted: bool,
     /// Our own requests may meet the second server.
-    pub balanced: bool,
+    pub(crate) balanced: bool,
     /// The pass is kept in the cluster; without that a crash forgets it whole.
-    pub keeps: bool,
+    pub(crate) keeps: bool,
     /// A clean `storedVersions` is swept as long as nothing is on record.
-    pub until_recorded: bool,
-    pub prunes: bool,
-    pub suspended: bool,
+    pub(crate) until_recorded: bool,
+    pub(crate) prunes: bool,
+    pub(crate) suspended: bool,
     /// How many objects there are: with one, more faults can be gone through.
-    pub objects: usize,
+    pub(crate) objects: usize,
 }
 
 const MOST_OBJECTS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct World {
-    pub setting: Setting,
-    pub generation: u8,
-    pub storage: u8,
+pub(crate) struct World {
+    pub(crate) setting: Setting,
+    pub(crate) generation: u8,
+    pub(crate) storage: u8,
     /// `storedVersions`, as bits.
-    pub stored: u8,
+    pub(crate) stored: u8,
     /// The generation that is on record, and whether it was patrolled.
-    pub record: Option<(u8, bool)>,
-    pub objects: [Object; MOST_OBJECTS],
-    pub second: Second,
+    pub(crate) record: Option<(u8, bool)>,
+    pub(crate) objects: [Object; MOST_OBJECTS],
+    pub(crate) second: Second,
     /// A server was behind at some time: accusing one is fair.
-    pub ever_behind: bool,
+    pub(crate) ever_behind: bool,
     /// Ticks since the flip, since the second server was first seen to understand, since R0, since the trim, and since
     /// something moved without an explanation; none of them beyond a settle time.
-    pub flip_age: u8,
-    pub understood_age: u8,
+    pub(crate) flip_age: u8,
+    pub(crate) understood_age: u8,
     pub r0_age: u8,
-    pub trim_age: u8,
-    pub unsettled_age: u8,
-    pub faults_left: u8,
+    pub(crate) trim_age: u8,
+    pub(crate) unsettled_age: u8,
+    pub(crate) faults_left: u8,
 }
 
 impl World {
-    pub fn fresh(setting: Setting, faults_left: u8) -> Self {
+    pub(crate) fn fresh(setting: Setting, faults_left: u8) -> Self {
         Self {
             setting,
             generation: 1,
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// After a flip that the second server took as `second`.
-    pub fn flipped(self, storage: u8, second: fn(u8) -> Second) -> Self {
+    pub(crate) fn flipped(self, storage: u8, second: fn(u8) -> Second) -> Self {
         let second = second(self.storage);
         Self {
             generation: self.generation + 1,
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    pub fn crd(&self) -> Crd {
+    pub(crate) fn crd(&self) -> Crd {
         Crd {
             uid: "uid".into(),
             generation: self.generation.into(),
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    pub fn observe(&self, pass: Option<&Pass>) -> Observed {
+    pub(crate) fn observe(&self, pass: Option<&Pass>) -> Observed {
         let left = |age: u8| if age < SETTLE { SOON } else { Duration::ZERO };
         let asked = pass.is_none_or(|pass| pass.wanted && !pass.trimmed);
         let settled = match self.second {
@@ -150,7 +150,7 @@ impl World {
     }
 
     /// A write of this object at this version.
-    pub fn write(&mut self, index: usize, version: u8) {
+    pub(crate) fn write(&mut self, index: usize, version: u8) {
         self.objects[index] = Object {
             version,
             since_r0: true,
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// An empty patch: writes only if content or bytes differ. Whether it moved, and whether nothing but the bytes did.
-    pub fn patch(&mut self, index: usize, version: u8) -> (bool, bool) {
+    pub(crate) fn patch(&mut self, index: usize, version: u8) -> (bool, bool) {
         let Object {
             version: before,
             dirty,
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// The versions that our own request may be handled at.
-    pub fn handled_at(&self) -> Vec<u8> {
+    pub(crate) fn handled_at(&self) -> Vec<u8> {
         let stale = match self.second {
             Second::Behind(version) if self.setting.balanced => Some(version),
             _ => None,
@@ -186,16 +186,16 @@ impl World {
     }
 
     /// An object that is stored at another version than the storage version.
-    pub fn old(&self) -> Option<usize> {
+    pub(crate) fn old(&self) -> Option<usize> {
         (0..self.setting.objects).find(|index| self.objects[*index].version != self.storage)
     }
 
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.stored == 1 << self.storage
     }
 
     /// Lists versions again that were trimmed: those of before the pass, or all if somebody else trimmed.
-    pub fn put_back(&mut self, pass: &Pass) {
+    pub(crate) fn put_back(&mut self, pass: &Pass) {
         if i64::from(self.generation) != pass.generation {
             return;
         }
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// A tick of the clock.
-    pub fn tick(&mut self, trimmed: bool) {
+    pub(crate) fn tick(&mut self, trimmed: bool) {
         let older = |age: &mut u8| *age = (*age + 1).min(SETTLE);
         for age in [
             &mut self.flip_age,
