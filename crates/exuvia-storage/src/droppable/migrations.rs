@@ -47,7 +47,7 @@ pub async fn migrations(client: &Client) -> Result<Vec<Migration>, String> {
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(list.items.iter().map(Migration::read).collect()),
         Err(error) => match ErrorClass::of(&error) {
-            ErrorClass::Gone | ErrorClass::Denied => Ok(Vec::new()),
+            ErrorClass::Gone | ErrorClass::Missing | ErrorClass::Denied => Ok(Vec::new()),
             _ => Err(brief(&error)),
         },
     }

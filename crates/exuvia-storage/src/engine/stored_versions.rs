@@ -96,7 +96,8 @@ impl Engine {
     }
 
     /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile, and takes back what is on
-    /// record; `false`: the CRD is gone, or was flipped, which explains by itself that objects moved.
+    /// record; `false`: nothing is listed again, because there is no other version, or the CRD is gone or was flipped, which
+    /// explains by itself that objects moved.
     ///
     /// If somebody else trimmed, nobody knows which version it was: all others of the CRD are listed until it is proven.
     pub(super) async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
@@ -132,9 +133,12 @@ impl Engine {
             }
             Record::erase(crd);
         };
-        self.writer.patch_status(&crds, &crd, put_back).await?;
-        tracing::warn!(resource = %self.name, "objects were stored at another version than storedVersions lists: put back until it is proven");
-        Ok(true)
+        let written = self.writer.patch_status(&crds, &crd, put_back).await?;
+        let listed = Definition::read(&written.object).crd.old_versions();
+        if !listed.is_empty() {
+            tracing::warn!(resource = %self.name, versions = listed.join(","), "listed in storedVersions until it is proven");
+        }
+        Ok(!listed.is_empty())
     }
 
     /// Puts on record that the patrol has been; `false`: the CRD is another by now, or lists an old version again.

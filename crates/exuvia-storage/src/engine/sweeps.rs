@@ -56,8 +56,9 @@ impl Engine {
             .await;
         let found = &rewriter.found;
         let moved = found.stored_otherwise.load(Ordering::Relaxed);
+        let mut listed_again = false;
         if is_clean && moved > 0 {
-            put_back.get_or_try_init(|| self.put_back(&pass)).await?;
+            listed_again = *put_back.get_or_try_init(|| self.put_back(&pass)).await?;
             self.report.stored_otherwise += moved;
         }
         self.report.lost_owners += found.lost_owners.load(Ordering::Relaxed);
@@ -71,7 +72,10 @@ impl Engine {
         self.report.rewrite = done.tally;
         self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
         self.report.peak_concurrency = done.peak_concurrency;
-        self.remember(|pass| pass.rewrite = Some(SweepEnd { unfinished }));
+        if !listed_again {
+            // Otherwise there are old versions after all, whose managedFields entries this sweep has left alone.
+            self.remember(|pass| pass.rewrite = Some(SweepEnd { unfinished }));
+        }
         Ok(())
     }
 

@@ -387,6 +387,7 @@ fn sweep_end(state: &State) -> Vec<State> {
     let world = &mut done.world;
     let suspicious = sweep.unexplained || sweep.came_back;
     match sweep.kind {
+        Kind::Rewrite if sweep.clean && !world.is_clean() => {} // listed again: once more, for their entries
         Kind::Rewrite => {
             pass.rewrite = Some(SweepEnd {
                 unfinished: sweep.unfinished,

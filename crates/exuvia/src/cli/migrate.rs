@@ -288,12 +288,11 @@ impl Summary {
             (End::Clean, None) if !report.storage_version.is_empty() => {
                 vec![format!("exuvia storage migrate {name} --verify full --patrol")]
             }
-            (End::Migrated | End::Clean, Some(record)) if !record.patrolled => {
-                vec![format!("exuvia storage migrate {name} --patrol")]
+            (End::Migrated | End::Clean, Some(record)) => {
+                let patrol = format!("exuvia storage migrate {name} --patrol");
+                let ask = old.map(|version| format!("exuvia storage droppable {name} {version}"));
+                (!record.patrolled).then_some(patrol).into_iter().chain(ask).collect()
             }
-            (End::Migrated, _) => old
-                .map(|version| format!("exuvia storage droppable {name} {version}"))
-                .collect(),
             _ => Vec::new(),
         };
         Self {
