@@ -243,7 +243,8 @@ pub(crate) fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) ->
         }
         Step::Hold(hold) => {
             let resumed = resume(hold, pass.as_ref().unwrap());
-            let forgotten = mistake == Some(Mistake::ForgetOnResume) && *hold == Hold::NotProven;
+            let forgotten =
+                mistake == Some(Mistake::ForgetOnResume) && matches!(hold, Hold::NotProven | Hold::Failures(_));
             State {
                 pass: Some(resumed).filter(|_| !forgotten),
                 ..state.clone()

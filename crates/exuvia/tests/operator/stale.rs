@@ -123,7 +123,7 @@ async fn wakes_up_after_the_trim(operator_is: Meanwhile) {
         assert_all_at(control_plane, &widgets, "v1", 6).await;
         let values = assert_every_trim_was_right(control_plane, &widgets).await;
         assert_eq!(values[2..], [vec!["v1"], vec!["v1", "v1alpha1"], vec!["v1"]]);
-        let told = events(client, "ServerBehind").await;
+        let told = events(client, "NotProven").await;
         for kind in ["StorageMigration", "CustomResourceDefinition"] {
             assert!(told.iter().any(|(about, _)| about == kind), "{told:?}");
         }

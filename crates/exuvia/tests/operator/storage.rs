@@ -88,6 +88,7 @@ async fn a_label_taken_off_stops_a_pass_at_the_next_object_and_nothing_is_trimme
         status.phase == Some(Phase::Migrated) && status.observed_generation == Some(2)
     })
     .await;
+    let looked_at = object_writes(&shared.control_plane, SHARED_USER, widgets.group()).len();
     widgets.flip_storage(&client, "v1").await.unwrap();
     rewritten(&widgets, 2).await;
 
@@ -104,6 +105,7 @@ async fn a_label_taken_off_stops_a_pass_at_the_next_object_and_nothing_is_trimme
         .find(|event| event.verb == "delete" && event.request_uri.contains(&name))
         .unwrap();
     let writes = object_writes(&shared.control_plane, SHARED_USER, widgets.group());
+    let writes = &writes[looked_at..];
     let late: Vec<_> = writes
         .iter()
         .filter(|write| write.request_received_timestamp > removed.request_received_timestamp)
