@@ -156,7 +156,7 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
 }
 
 /// Carries one step out; the second state, if there is one, is the same world after a crash before the pass was kept.
-pub(crate) fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
     let State { world, pass, .. } = state;
     let remember = |change: &dyn Fn(&mut Pass)| {
         let mut pass = pass.clone().unwrap();
@@ -241,15 +241,10 @@ pub(crate) fn carry_out(state: &State, step: &Step, mistake: Option<Mistake>) ->
         Step::Hold(Hold::ServerBehind(_)) if !world.ever_behind => {
             return Err("a server is accused of being behind that never was".into());
         }
-        Step::Hold(hold) => {
-            let resumed = resume(hold, pass.as_ref().unwrap());
-            let forgotten =
-                mistake == Some(Mistake::ForgetOnResume) && matches!(hold, Hold::NotProven | Hold::Failures(_));
-            State {
-                pass: Some(resumed).filter(|_| !forgotten),
-                ..state.clone()
-            }
-        }
+        Step::Hold(hold) => State {
+            pass: Some(resume(hold, pass.as_ref().unwrap())),
+            ..state.clone()
+        },
         Step::Wait(_) => state.clone(),
         Step::Done => {
             if let Some(index) = world.old().filter(|_| world.setting.keeps) {
@@ -281,16 +276,21 @@ struct Seen {
 }
 
 /// One more object of a sweep, or its end.
-pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
+pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
     let sweep = state.sweep.as_ref().unwrap();
     let pass = state.pass.as_ref().unwrap();
     if sweep.next == state.world.setting.objects {
-        return sweep_end(state);
+        return Ok(sweep_end(state));
     }
     let mut after: Vec<State> = Vec::new();
+    let mut hidden = None;
     let mut onward = |mut world: World, seen: Seen| {
         if seen.put_back && mistake != Some(Mistake::NeverPutBack) {
             world.put_back(pass);
+        }
+        let same = i64::from(world.generation) == pass.generation;
+        if let Some(index) = world.old().filter(|_| seen.put_back && same && world.is_clean()) {
+            hidden = Some(index);
         }
         let sweep = Sweep {
             next: sweep.next + 1,
@@ -317,7 +317,8 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
             (verified, verified)
         }
         Kind::Patrol => {
-            let verified = pass.r1.is_some() && !pass.verified_in_full && !object.since_r1;
+            let trusts = !pass.verified_in_full || mistake == Some(Mistake::TrustWhatWasVerifiedInFull);
+            let verified = pass.r1.is_some() && trusts && !object.since_r1;
             (verified, verified)
         }
     };
@@ -325,7 +326,7 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
         onward(world.clone(), Seen::default());
     }
     if must_skip {
-        return after;
+        return Ok(after);
     }
     for first in world.handled_at() {
         let mut once = world.clone();
@@ -342,8 +343,7 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
             let mut twice = once.clone();
             let (again, pure) = twice.patch(sweep.next, second);
             let came_back = again && pure;
-            let explained = object.explained || mistake == Some(Mistake::ExplainAll);
-            let unexplained = !again && !explained;
+            let unexplained = !again && !object.explained;
             let suspicious = unexplained || came_back;
             let after_trim = sweep.kind == Kind::Patrol || sweep.clean;
             onward(
@@ -374,7 +374,12 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Vec<State> {
     }
     // Cut off in the middle: the engine remembers what was suspicious, a crash does not.
     after.push(state.crashed(Some(pass)));
-    after
+    match hidden {
+        None => Ok(after),
+        Some(index) => Err(format!(
+            "storedVersions is known to be wrong and stays so, with object {index} at an old version"
+        )),
+    }
 }
 
 fn sweep_end(state: &State) -> Vec<State> {
