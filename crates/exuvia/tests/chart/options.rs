@@ -152,7 +152,11 @@ async fn values_reach_the_operator_as_flags() {
     let args = alone.container("exuvia-0").args;
     assert!(args.contains(&"--leader-elect=false".to_owned()), "{args:?}");
     assert!(!args.iter().any(|arg| arg.starts_with("--lease")), "{args:?}");
-    assert_eq!(alone.of_kind("Role").len(), 1, "namespace default's only");
+    assert_eq!(
+        alone.of_kind("Role").len(),
+        2,
+        "those about API servers and events only"
+    );
 }
 
 /// A flag that the binary does not know would show only when a pod crashes.

@@ -144,6 +144,40 @@ async fn installed_with_helm_it_migrates_with_exactly_the_rights_of_the_chart() 
     assert!(verbs >= 20, "the chart renders rules: {verbs}");
 }
 
+#[tokio::test]
+async fn installed_with_helm_to_look_at_references_it_says_what_may_be_dropped_and_is_refused_nothing() {
+    let control_plane = ControlPlane::builder().start().await.unwrap();
+    let client = control_plane.client().unwrap();
+    let helm = control_plane.helm().unwrap();
+    let crds = charts().join("exuvia-crds");
+    helm.install(crds, "exuvia-crds", NAMESPACE, &["--create-namespace"])
+        .await
+        .unwrap();
+    let values = format!("{},lookAtReferences=true", values(free_port()));
+    helm.install(charts().join("exuvia"), "exuvia", NAMESPACE, &["--set", &values])
+        .await
+        .unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let deployment = deployments.get("exuvia").await.unwrap();
+    let account = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
+    let widgets = flipped(&client, GROUP, 3, true).await;
+    let _operator = start(&control_plane, &deployment, &account, "exuvia-0");
+    let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+    assert_eq!(
+        status.droppable_versions,
+        Some(vec!["v1alpha1".to_owned()]),
+        "{status:?}"
+    );
+    assert_eq!(refused(&control_plane, &account), Vec::<String>::new());
+    let listed = control_plane.audit().of(account.user()).unwrap();
+    assert!(
+        listed
+            .iter()
+            .any(|event| event.verb == "list" && event.resource() == "secrets"),
+        "it has looked at everything"
+    );
+}
+
 async fn gone(client: &Client, name: &str) {
     let migrations: Api<StorageMigration> = Api::all(client.clone());
     until("the migration is removed", async || {
@@ -288,7 +322,10 @@ async fn begin_anew(client: &Client, widgets: &Widgets, resource: &str) {
         // Entries at the old version: moving them is what needs a read.
         for n in 0..2 {
             let touch = Patch::Merge(json!({"spec": {"color": format!("c{}", std::process::id() + n)}}));
-            let list = v1alpha1.list(&kube::api::ListParams::default()).await.unwrap();
+            let list = until("objects can be listed after the flip", async || {
+                v1alpha1.list(&kube::api::ListParams::default()).await.ok()
+            })
+            .await;
             let object = list.items[n as usize].metadata.name.clone().unwrap();
             v1alpha1
                 .patch(&object, &PatchParams::default(), &touch)

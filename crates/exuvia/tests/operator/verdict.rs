@@ -100,7 +100,11 @@ async fn a_dependent_that_names_the_old_version_holds_it_until_it_is_moved() {
 /// Makes ConfigMaps that are owned by a widget, at v1alpha1.
 async fn own(client: &Client, widgets: &Widgets, names: &[&str]) {
     let api = widgets.api(client, "v1");
-    let owner = &api.list(&ListParams::default()).await.unwrap().items[0];
+    let owners = until("objects can be listed after the flip", async || {
+        api.list(&ListParams::default()).await.ok()
+    })
+    .await;
+    let owner = &owners.items[0];
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     for name in names {
         let map = json!({"metadata": {"name": name, "ownerReferences": [{
@@ -177,13 +181,13 @@ async fn an_operator_that_does_not_look_at_references_calls_no_version_droppable
 async fn a_second_migration_of_the_same_resource_holds_nothing() {
     let shared = shared().await;
     let client = shared.control_plane.client().unwrap();
-    let widgets = flipped(&client, "twice.example.com", 4, false).await;
+    let widgets = flipped(&client, "second.example.com", 4, false).await;
     let suspended = json!({"suspend": true});
-    by_hand(&client, "twice-elder", spec_of(&widgets, suspended)).await;
-    in_phase(&client, "twice-elder", Phase::Suspended).await;
-    by_hand(&client, "twice-younger", spec_of(&widgets, json!({}))).await;
-    stalled_for(&client, "twice-younger", "Duplicate").await;
-    change_spec(&client, "twice-elder", json!({"suspend": false})).await;
-    let status = in_phase(&client, "twice-elder", Phase::Migrated).await;
+    by_hand(&client, "second-elder", spec_of(&widgets, suspended)).await;
+    in_phase(&client, "second-elder", Phase::Suspended).await;
+    by_hand(&client, "second-younger", spec_of(&widgets, json!({}))).await;
+    stalled_for(&client, "second-younger", "Duplicate").await;
+    change_spec(&client, "second-elder", json!({"suspend": false})).await;
+    let status = in_phase(&client, "second-elder", Phase::Migrated).await;
     assert!(is_free_but_for_references(&status), "{status:?}");
 }
