@@ -269,9 +269,11 @@ async fn without(
         if migrated {
             label(&client, widgets, None).await; // what is left to do is to remove the migration
         }
-        let plain = match resource.starts_with('/') {
-            true => &resource, // a path
-            false => resource.split('/').next().unwrap(),
+        let is_path = resource.starts_with('/');
+        let plain = if is_path {
+            &resource
+        } else {
+            resource.split('/').next().unwrap()
         };
         // Who may not patch an object may not even ask for its migration: the chart's admission policy says so first.
         let expected = |request: &String| {

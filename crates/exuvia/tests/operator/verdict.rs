@@ -97,7 +97,7 @@ async fn a_dependent_that_names_the_old_version_holds_it_until_it_is_moved() {
     );
 }
 
-/// Makes ConfigMaps that are owned by a widget, at v1alpha1.
+/// Makes `ConfigMap`s that are owned by a widget, at v1alpha1.
 async fn own(client: &Client, widgets: &Widgets, names: &[&str]) {
     let api = widgets.api(client, "v1");
     let owners = until("objects can be listed after the flip", async || {
