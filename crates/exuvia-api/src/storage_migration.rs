@@ -157,10 +157,11 @@ pub struct StorageMigrationStatus {
     /// The CRD's storedVersions before and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_versions: Option<StoredVersions>,
-    /// Versions older than the storage version that nothing holds any more: no bytes, no ownership.
+    /// Versions older than the storage version, each of which may be dropped: when the pass ended, everything that can hold a
+    /// version was looked at, and nothing holds these. A version that is in neither list is not older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub droppable_versions: Option<Vec<String>>,
-    /// What holds the other old versions.
+    /// What holds the other old versions, and what could not be seen of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<VersionBlocker>,
     /// Objects that were not done.
@@ -316,9 +317,9 @@ pub struct StoredVersions {
 pub struct VersionBlocker {
     /// The version.
     pub version: String,
-    /// `Bytes`, `Ownership` or `Usage`.
+    /// `Bytes`, `Ownership`, `References`, `Usage`, `Migration` or `Served`.
     pub holds: String,
-    /// Who or what, in one sentence.
+    /// Who or what, in one sentence. One that begins with `not known:` says what could not be seen, and what would find out.
     pub message: String,
     /// How many objects, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

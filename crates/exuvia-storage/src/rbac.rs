@@ -10,6 +10,8 @@ use serde::Serialize;
 
 /// Where the API server keeps its endpoints, and where events of cluster-scoped objects live.
 const DEFAULT_NAMESPACE: &str = "default";
+/// Where each API server keeps its identity Lease.
+const SERVERS_NAMESPACE: &str = "kube-system";
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// A CRD by what RBAC knows it by.
@@ -68,6 +70,8 @@ pub struct Scope {
     pub groups: BTreeSet<String>,
     /// Whether a migration may ask for its objects to be tried at `/status`.
     pub status_fallback: bool,
+    /// Whether the operator looks for ownerReferences, at everything in the cluster.
+    pub look_at_references: bool,
 }
 
 /// One rule, and why it is there.
@@ -119,7 +123,20 @@ impl Scope {
                 ["storagemigrations/status"],
                 &["patch"],
             ),
+            Rule::path(
+                "Tell API servers apart, and see open watches at old versions.",
+                "/metrics",
+            ),
         ];
+        if self.look_at_references {
+            rules.push(Rule::new(
+                "Look for ownerReferences at old versions, which any object in the cluster may have. Only metadata is asked \
+                 for, but RBAC cannot say that: this includes Secrets.",
+                "*",
+                ["*"],
+                &["list"],
+            ));
+        }
         let trim = |why| Rule::new(why, CRDS, ["customresourcedefinitions/status"], &["patch"]);
         if !self.groups.is_empty() {
             rules.push(trim(
@@ -184,6 +201,16 @@ fn default_namespace_rules() -> Vec<Rule> {
     ]
 }
 
+/// What it takes in namespace `kube-system`.
+fn servers_namespace_rules() -> Vec<Rule> {
+    vec![Rule::new(
+        "Count the API servers by their identity Leases.",
+        "coordination.k8s.io",
+        ["leases"],
+        &["list"],
+    )]
+}
+
 /// What it takes in the operator's own namespace.
 fn own_namespace_rules(lease: &str) -> Vec<Rule> {
     const LEASES: (&str, [&str; 1]) = ("coordination.k8s.io", ["leases"]);
@@ -209,6 +236,19 @@ impl Rule {
             api_groups: Some(vec![group.to_owned()]),
             resources: Some(resources.into_iter().map(Into::into).collect()),
             verbs: verbs.iter().map(ToString::to_string).collect(),
+            ..PolicyRule::default()
+        };
+        Self {
+            why: why.to_owned(),
+            rule,
+        }
+    }
+
+    /// To get what is at this path, which is not a resource.
+    fn path(why: &str, path: &str) -> Self {
+        let rule = PolicyRule {
+            non_resource_urls: Some(vec![path.to_owned()]),
+            verbs: vec!["get".to_owned()],
             ..PolicyRule::default()
         };
         Self {
@@ -259,8 +299,8 @@ pub enum Object {
     RoleBinding(RoleBinding),
 }
 
-/// Everything that `holder` needs, and nothing more: a role and its binding for the cluster, for namespace `default` and
-/// for its own namespace.
+/// Everything that `holder` needs, and nothing more: a role and its binding for the cluster, for the namespaces `default` and
+/// `kube-system`, and for its own.
 pub fn manifests(scope: &Scope, holder: &Holder) -> Vec<Manifest> {
     let mut manifests = Vec::new();
     let (rules, why) = split(scope.cluster_rules());
@@ -283,6 +323,7 @@ pub fn manifests(scope: &Scope, holder: &Holder) -> Vec<Manifest> {
     });
     let namespaced = [
         ("default", DEFAULT_NAMESPACE, default_namespace_rules()),
+        ("apiservers", SERVERS_NAMESPACE, servers_namespace_rules()),
         (
             "leader-election",
             &holder.namespace,

@@ -203,6 +203,10 @@ impl Settling {
         }
     }
 
+    pub(crate) fn servers(&self) -> &ApiServers {
+        &self.servers
+    }
+
     /// Asks each server once and says whether all are settled. `client` is asked which there are; `since_change` is how long
     /// ago the spec was last written, as far as the CRD tells.
     pub(crate) async fn look(

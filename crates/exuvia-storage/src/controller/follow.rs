@@ -122,7 +122,7 @@ impl StorageController {
     }
 
     /// Cancels when the operator stops, or when the migration or its CRD is no longer what the pass is about.
-    async fn cancel_when_void(&self, beside: &Beside<'_>) {
+    pub(super) async fn cancel_when_void(&self, beside: &Beside<'_>) {
         loop {
             tokio::select! {
                 () = beside.signal.stopping() => break,

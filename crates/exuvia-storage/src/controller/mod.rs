@@ -6,6 +6,7 @@ mod options;
 mod run;
 mod status;
 mod tell;
+mod verdict;
 mod world;
 
 use std::collections::{BTreeSet, HashMap};
@@ -57,6 +58,8 @@ pub struct ControllerSettings {
     pub defaults: Options,
     /// This operator's name among others in the cluster: the namespace and name of its Lease.
     pub operator: String,
+    /// Whether ownerReferences are looked for before a version is called droppable: that takes `list` on everything.
+    pub look_at_references: bool,
 }
 
 /// Migrates what `StorageMigration`s ask for, and makes them for CRDs that have opted in.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::follow::Beside;
 use super::options::options;
 use super::status;
+use super::verdict;
 use super::world::SeenMigration;
 use super::{StorageController, lock};
 use crate::engine::{Activity, Advance, Engine};
@@ -32,8 +33,8 @@ pub(super) struct Parked {
 /// A migration in work.
 pub(super) struct Work {
     pub(super) engine: Engine,
-    control: Control,
-    activity: watch::Receiver<Option<Activity>>,
+    pub(super) control: Control,
+    pub(super) activity: watch::Receiver<Option<Activity>>,
     /// When this pass began, as far as this process knows.
     began: Option<Instant>,
 }
@@ -99,7 +100,15 @@ impl StorageController {
                 self.own_metrics.pass(&seen.resource, began.elapsed());
             }
             if worth_telling(&step, retried.as_ref(), &migration) {
-                self.tell(&mut migration, &work, &step).await?;
+                let outlook = if matches!(step, Step::Done) {
+                    self.verdict(seen, &migration, &work, signal).await?
+                } else {
+                    verdict::so_far(&work.engine)
+                };
+                if work.control.is_cancelled() {
+                    return Ok(stopped(seen));
+                }
+                self.tell(&mut migration, &work, &step, outlook).await?;
             }
             if migration.metadata.generation != generation {
                 return Ok(stopped(seen)); // whoever changed the spec has queued it again
@@ -115,7 +124,8 @@ impl StorageController {
                     match Box::pin(self.carry_out(seen, &mut migration, &mut work, step, signal)).await? {
                         Carried::On => {}
                         Carried::Held(hold) => {
-                            self.tell(&mut migration, &work, &Step::Hold(hold.clone()))
+                            let outlook = verdict::so_far(&work.engine);
+                            self.tell(&mut migration, &work, &Step::Hold(hold.clone()), outlook)
                                 .await?;
                             return Ok(self.held(&migration, work, &hold));
                         }
@@ -147,12 +157,7 @@ impl StorageController {
     }
 
     /// An engine that was waiting, or one that goes on from what the status remembers.
-    fn take_up(
-        &self,
-        migration: &StorageMigration,
-        options: Options,
-        builtin: Option<ApiResource>,
-    ) -> Work {
+    fn take_up(&self, migration: &StorageMigration, options: Options, builtin: Option<ApiResource>) -> Work {
         let resource = &migration.spec.resource;
         if let Some(parked) = lock(&self.parked).remove(resource)
             && parked.resource_version == migration.resource_version()

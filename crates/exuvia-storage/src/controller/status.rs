@@ -9,7 +9,7 @@ use exuvia_write::conditions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::droppable::{Holder, Outlook};
+use crate::droppable::{Holder, Outlook, Unknown};
 use crate::protocol::{Blocked, Hold, Pass, Preflight, Step, SweepEnd};
 
 /// How many failed objects a status names: an object that grows without bound would itself fail to be stored.
@@ -99,9 +99,11 @@ impl News {
         }
         status.progress.clone_from(&self.progress);
         status.failures.clone_from(&self.failures);
-        if let Some(Outlook { droppable, held }) = &self.outlook {
-            status.droppable_versions = migrated.then(|| droppable.clone());
-            status.blockers = held.iter().take(LISTED).map(blocker).collect();
+        if let Some(outlook) = &self.outlook {
+            status.droppable_versions = migrated.then(|| outlook.droppable.clone());
+            let held = outlook.held.iter().map(blocker);
+            let unknown = outlook.unknown.iter().map(not_known);
+            status.blockers = held.chain(unknown).take(LISTED).collect();
         }
         // Whatever was found at some time: a version that is in storedVersions (again) cannot be dropped.
         if let Some(droppable) = &mut status.droppable_versions {
@@ -307,6 +309,15 @@ fn blocker((version, holder): &(String, Holder)) -> VersionBlocker {
         holds: holder.holds.as_str().to_owned(),
         message: holder.to_string(),
         objects: holder.objects.and_then(|objects| i64::try_from(objects).ok()),
+    }
+}
+
+fn not_known((version, unknown): &(String, Unknown)) -> VersionBlocker {
+    VersionBlocker {
+        version: version.clone(),
+        holds: unknown.what.as_str().to_owned(),
+        message: format!("not known: {}; to find out: {}", unknown.why, unknown.command),
+        objects: None,
     }
 }
 

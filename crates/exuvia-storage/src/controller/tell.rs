@@ -21,13 +21,18 @@ const WORTH_A_WORD: u32 = 3;
 
 impl StorageController {
     /// Events first, then the status: whoever crashes in between tells again, and an event that is there stays one.
+    /// `outlook` is what is known of the CRD's versions, if anything new is.
     pub(super) async fn tell(
         &self,
         migration: &mut StorageMigration,
         work: &Work,
         step: &Step,
+        outlook: Option<Outlook>,
     ) -> Result<(), Error> {
-        let news = news(&work.engine, step, migration);
+        let news = News {
+            outlook,
+            ..news(&work.engine, step, migration)
+        };
         let before = migration.status.as_ref().and_then(|status| status.phase);
         let pass = work.engine.pass();
         match (&news.trouble, news.phase) {
@@ -236,7 +241,7 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
         failures: status::failures(&report.failures)
             .or(before.failures.filter(|_| trouble.is_some() && same_pass)),
         trouble,
-        outlook: outlook(engine),
+        outlook: None,
     }
 }
 
@@ -252,13 +257,6 @@ pub(super) fn with_names(sentence: &str, report: &Report) -> String {
         ));
     }
     text
-}
-
-/// What may become of the CRD's versions, as far as this engine has looked.
-fn outlook(engine: &Engine) -> Option<Outlook> {
-    let definition = engine.definition()?;
-    let survey = engine.survey()?;
-    Some(Outlook::of(definition, &survey.owners))
 }
 
 fn migrated_note(news: &News) -> String {

@@ -61,6 +61,8 @@ pub struct Look {
     pub servers: Vec<(String, Client)>,
     /// For how long to count requests; open watches count in any case.
     pub watch: Option<Duration>,
+    /// The `StorageMigration` that asks at its own end, by name: it is under way only until it has the answer.
+    pub asked_by: Option<String>,
 }
 
 /// What is being looked at, for those who wait.
@@ -87,7 +89,7 @@ pub enum Looking {
 /// let what = Look {
 ///     references: true,
 ///     servers: vec![("the API server".into(), client.clone())],
-///     watch: None,
+///     ..Look::default()
 /// };
 /// let verdicts = look(&client, &[question], &what, &|_| {}).await;
 /// if verdicts[0].answer != Answer::Yes {
@@ -116,7 +118,10 @@ pub async fn look(
         };
         owners.insert(&definition.name, seen);
     }
-    let migrations = migrations(client).await;
+    let mut migrations = migrations(client).await;
+    if let Ok(migrations) = &mut migrations {
+        migrations.retain(|migration| Some(&migration.name) != look.asked_by.as_ref());
+    }
     let references = if look.references {
         Some(references(client, questions, &definitions, progress).await)
     } else {

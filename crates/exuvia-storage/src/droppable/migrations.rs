@@ -30,11 +30,12 @@ impl Migration {
         }
     }
 
-    /// Whether it is at work, or stopped with work undone. One that was suspended before it began has changed nothing.
+    /// Whether it is at work, or stopped with work undone. One that was stopped before it began has changed nothing: it was
+    /// suspended, or is a second one for its resource.
     pub fn is_under_way(&self) -> bool {
         match self.phase {
             Phase::Migrated => false,
-            Phase::Suspended => self.begun,
+            Phase::Suspended | Phase::Stalled => self.begun,
             _ => true,
         }
     }

@@ -10,7 +10,7 @@ mod verdict;
 
 pub use look::{Look, Looking, Question, look};
 pub use migrations::{Migration, migrations};
-pub use outlook::{Outlook, blockers, droppable};
+pub use outlook::{Outlook, blockers, droppable, older};
 pub use verdict::{Looked, Seen};
 
 use std::fmt;

@@ -4,7 +4,7 @@
 use kube::core::Version;
 
 use super::holders::{ownership, stored};
-use super::{Answer, Holder, Verdict};
+use super::{Answer, Holder, Unknown, Verdict};
 use crate::definition::Definition;
 use crate::ownership::Owners;
 
@@ -15,37 +15,40 @@ pub struct Outlook {
     pub droppable: Vec<String>,
     /// What holds the others, but for the storage version.
     pub held: Vec<(String, Holder)>,
+    /// What might hold them, and could not be seen.
+    pub unknown: Vec<(String, Unknown)>,
 }
 
 impl Outlook {
-    /// As far as the definition and these owners tell.
+    /// What holds versions, as far as the definition and these owners tell. That is not enough to say which may be dropped.
     pub fn of(definition: &Definition, owners: &Owners) -> Self {
-        let droppable = droppable(definition, owners);
         let names = definition.versions.iter().map(|version| &version.name);
-        let others = names.filter(|name| **name != definition.crd.storage && !droppable.contains(name));
+        let others = names.filter(|name| **name != definition.crd.storage);
         let held = others.flat_map(|name| {
             let blockers = blockers(definition, name, owners);
             blockers.into_iter().map(|blocker| (name.clone(), blocker))
         });
         Self {
             held: held.collect(),
-            droppable,
+            ..Self::default()
         }
     }
 }
 
 impl From<Vec<Verdict>> for Outlook {
-    /// What a yes lists may be dropped. What is not known is in neither list: nothing is said of it.
+    /// Only a yes may be dropped. What holds the others is kept, and also what is not known of them.
     fn from(verdicts: Vec<Verdict>) -> Self {
         let mut outlook = Self::default();
         for verdict in verdicts {
             let version = verdict.version;
-            match verdict.answer {
-                Answer::Yes => outlook.droppable.push(version),
-                Answer::No | Answer::NotKnown => {
-                    let held = verdict.holders.into_iter();
-                    outlook.held.extend(held.map(|holder| (version.clone(), holder)));
-                }
+            let held = verdict.holders.into_iter();
+            outlook.held.extend(held.map(|holder| (version.clone(), holder)));
+            let unknown = verdict.unknown.into_iter();
+            outlook
+                .unknown
+                .extend(unknown.map(|unknown| (version.clone(), unknown)));
+            if verdict.answer == Answer::Yes {
+                outlook.droppable.push(version);
             }
         }
         outlook
@@ -62,16 +65,60 @@ pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<
     blockers
 }
 
-/// The versions of the CRD that are older than its storage version and that neither `storedVersions` nor these owners
-/// hold: those that one may ask about. A newer one that nobody uses yet could be dropped as well, but nobody would want to
-/// hear that.
-pub fn droppable(definition: &Definition, owners: &Owners) -> Vec<String> {
+/// The versions of the CRD that are older than its storage version: those that one may ask about. A newer one that nobody
+/// uses yet could be dropped as well, but nobody would want to hear that.
+pub fn older(definition: &Definition) -> impl Iterator<Item = &str> {
     let names = definition.versions.iter().map(|version| version.name.as_str());
     let priority = |version: &str| Version::parse(version).priority();
     let storage = priority(&definition.crd.storage);
-    names
-        .filter(|version| priority(version) < storage)
+    names.filter(move |version| priority(version) < storage)
+}
+
+/// Those of the [`older`] versions that neither `storedVersions` nor these owners hold.
+pub fn droppable(definition: &Definition, owners: &Owners) -> Vec<String> {
+    older(definition)
         .filter(|version| blockers(definition, version, owners).is_empty())
         .map(str::to_owned)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clear, Holds};
+    use super::*;
+
+    #[test]
+    fn only_a_yes_may_be_dropped_and_nothing_that_was_found_is_forgotten() {
+        let verdict = |version: &str, answer, holders, unknown| Verdict {
+            crd: "widgets.example.com".into(),
+            version: version.into(),
+            answer,
+            holders,
+            unknown,
+            clear: vec![Clear {
+                what: Holds::Served,
+                because: "v1 will still be served".into(),
+            }],
+        };
+        let holder = Holder::new(Holds::Usage, "1 watch is open");
+        let unknown = Unknown {
+            what: Holds::References,
+            why: "not looked at".into(),
+            command: "look".into(),
+        };
+        let outlook = Outlook::from(vec![
+            verdict("v1alpha1", Answer::Yes, vec![], vec![]),
+            verdict(
+                "v1alpha2",
+                Answer::No,
+                vec![holder.clone()],
+                vec![unknown.clone()],
+            ),
+            verdict("v1beta1", Answer::NotKnown, vec![], vec![unknown.clone()]),
+        ]);
+        assert_eq!(outlook.droppable, ["v1alpha1"]);
+        assert_eq!(outlook.held, [("v1alpha2".to_owned(), holder)]);
+        let both = ["v1alpha2", "v1beta1"].map(|version| (version.to_owned(), unknown.clone()));
+        assert_eq!(outlook.unknown, both);
+    }
 }

@@ -229,6 +229,11 @@ impl Engine {
         self.survey.as_ref()
     }
 
+    /// The API servers, as far as they are known.
+    pub fn api_servers(&self) -> &ApiServers {
+        self.settling.servers()
+    }
+
     /// What was done so far.
     pub fn report(&self) -> &Report {
         &self.report

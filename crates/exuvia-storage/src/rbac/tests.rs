@@ -6,7 +6,7 @@ fn scope(crds: &[&str], groups: &[&str]) -> Scope {
     Scope {
         crds: crds.iter().map(|name| name.parse().unwrap()).collect(),
         groups: groups.iter().map(ToString::to_string).collect(),
-        status_fallback: false,
+        ..Scope::default()
     }
 }
 
@@ -49,7 +49,7 @@ fn nothing_to_manage_gives_no_right_to_any_definition() {
     // An empty resourceNames would stand for every CRD.
     let rules = scope(&[], &[]).cluster_rules();
     assert!(about(&rules, "customresourcedefinitions/status").is_empty());
-    assert_eq!(rules.len(), 3);
+    assert_eq!(rules.len(), 4);
 }
 
 #[test]
@@ -81,6 +81,18 @@ fn status_is_written_only_where_it_was_asked_for() {
     scope.status_fallback = true;
     let rule = &about(&scope.cluster_rules(), "widgets/status")[0];
     assert_eq!(rule.verbs, ["patch"]);
+}
+
+#[test]
+fn everything_may_be_listed_only_where_references_are_looked_for() {
+    let mut scope = scope(&["widgets.example.com"], &[]);
+    assert!(about(&scope.cluster_rules(), "*").is_empty());
+    scope.look_at_references = true;
+    let rule = &about(&scope.cluster_rules(), "*")[0];
+    assert_eq!(
+        (rule.api_groups.as_deref().unwrap(), rule.verbs.as_slice()),
+        (&["*".to_owned()][..], &["list".to_owned()][..])
+    );
 }
 
 #[test]

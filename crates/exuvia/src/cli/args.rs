@@ -133,6 +133,9 @@ pub struct RbacArgs {
     /// Also the right to patch /status, for migrations with spec.statusFallback
     #[arg(long)]
     pub status_fallback: bool,
+    /// Also the right to list everything, Secrets included, for an operator with --look-at-references
+    #[arg(long)]
+    pub look_at_references: bool,
     /// The operator's namespace
     #[arg(long, default_value = "exuvia-system")]
     pub namespace: String,

@@ -38,6 +38,7 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
         references: !args.no_references,
         servers: servers(&cluster),
         watch: args.watch,
+        ..Look::default()
     };
     let verdicts = if questions.is_empty() {
         Vec::new()

@@ -57,6 +57,10 @@ pub struct OperatorArgs {
         value_name = "URL"
     )]
     pub api_servers: Vec<http::Uri>,
+    /// Look for ownerReferences at old versions, without which no version is called droppable: at every object in the
+    /// cluster, after each migration, which takes the right to list everything, Secrets included
+    #[arg(long, env = "EXUVIA_LOOK_AT_REFERENCES", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub look_at_references: bool,
     /// Objects in work at once per migration, at most; a `StorageMigration` may say otherwise
     #[arg(long, env = "EXUVIA_MAX_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_concurrency: u16,
@@ -263,6 +267,7 @@ fn storage_settings(args: &OperatorArgs, operator: String) -> ControllerSettings
             crds: args.crds.clone(),
         },
         operator,
+        look_at_references: args.look_at_references,
         defaults: Options {
             settle: args.settle,
             api_servers: args.api_servers.clone(),

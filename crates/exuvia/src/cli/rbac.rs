@@ -16,6 +16,7 @@ const WIDTH: usize = 110;
 pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
     let scope = Scope {
         status_fallback: args.status_fallback,
+        look_at_references: args.look_at_references,
         ..if args.crds.is_empty() {
             found(args).await?
         } else {
@@ -132,7 +133,13 @@ fn yaml(manifest: &Manifest) -> anyhow::Result<String> {
         for line in wrap(why, WIDTH) {
             text.push_str(&format!("# {line}\n"));
         }
-        let fields = ["apiGroups", "resources", "resourceNames", "verbs"];
+        let fields = [
+            "apiGroups",
+            "resources",
+            "resourceNames",
+            "nonResourceURLs",
+            "verbs",
+        ];
         let fields = fields.iter().filter_map(|name| Some((name, rule.get(name)?)));
         for (index, (name, value)) in fields.enumerate() {
             text.push_str(&format!(

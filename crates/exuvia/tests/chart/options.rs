@@ -83,6 +83,7 @@ async fn values_reach_the_operator_as_flags() {
         "optInLabel": "example.com/migrate=yes",
         "settle": "5s",
         "apiServers": ["https://10.0.0.1:6443", "https://10.0.0.2:6443"],
+        "lookAtReferences": true,
         "maxConcurrency": 7,
         "qps": 50,
         "pageSize": 100,
@@ -108,6 +109,7 @@ async fn values_reach_the_operator_as_flags() {
             "--settle=5s",
             "--apiserver=https://10.0.0.1:6443",
             "--apiserver=https://10.0.0.2:6443",
+            "--look-at-references=true",
             "--max-concurrency=7",
             "--qps=50",
             "--page-size=100",
@@ -150,7 +152,11 @@ async fn values_reach_the_operator_as_flags() {
     let args = alone.container("exuvia-0").args;
     assert!(args.contains(&"--leader-elect=false".to_owned()), "{args:?}");
     assert!(!args.iter().any(|arg| arg.starts_with("--lease")), "{args:?}");
-    assert_eq!(alone.of_kind("Role").len(), 1, "namespace default's only");
+    assert_eq!(
+        alone.of_kind("Role").len(),
+        2,
+        "those about API servers and events only"
+    );
 }
 
 /// A flag that the binary does not know would show only when a pod crashes.

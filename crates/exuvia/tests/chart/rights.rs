@@ -45,6 +45,10 @@ async fn the_chart_and_the_command_give_the_same_rights() {
             ],
         ),
         (
+            "crds={widgets.example.com},lookAtReferences=true",
+            vec!["--crds", "widgets.example.com", "--look-at-references"],
+        ),
+        (
             "groups={example.com,exuvia.dev,a.example.com}",
             vec![
                 "--crds",
@@ -68,7 +72,7 @@ async fn the_chart_and_the_command_give_the_same_rights() {
     ] {
         let chart = Rendered::exuvia(NAMESPACE, &["--set", set]).await.rbac();
         let command = printed(&[&args[..], &["--namespace", NAMESPACE]].concat()).await;
-        assert_eq!(command.len(), 6, "{command:?}");
+        assert_eq!(command.len(), 8, "{command:?}");
         assert_eq!(comparable(chart), comparable(command), "{set}");
     }
 }
@@ -83,9 +87,11 @@ async fn both_outputs_say_the_same_and_yaml_says_why() {
     assert_eq!(json!(documents(&yaml)), list["items"]);
     let lines: Vec<&str> = yaml.lines().collect();
     let rules: Vec<usize> = (0..lines.len())
-        .filter(|&line| lines[line].starts_with("- apiGroups"))
+        .filter(|&line| {
+            lines[line].starts_with("- apiGroups") || lines[line].starts_with("- nonResourceURLs")
+        })
         .collect();
-    assert_eq!(rules.len(), 9);
+    assert_eq!(rules.len(), 11);
     for line in rules {
         assert!(lines[line - 1].starts_with("# "), "{}", lines[line]);
     }

@@ -25,3 +25,4 @@ mod secrets;
 mod shared;
 mod stale;
 mod storage;
+mod verdict;

@@ -141,7 +141,41 @@ async fn installed_with_helm_it_migrates_with_exactly_the_rights_of_the_chart() 
     }
     let verbs: usize = rules.iter().map(|(_, _, rule)| rule.verbs.len()).sum();
     assert_eq!(tried, verbs);
-    assert!(verbs >= 18, "the chart renders rules: {verbs}");
+    assert!(verbs >= 20, "the chart renders rules: {verbs}");
+}
+
+#[tokio::test]
+async fn installed_with_helm_to_look_at_references_it_says_what_may_be_dropped_and_is_refused_nothing() {
+    let control_plane = ControlPlane::builder().start().await.unwrap();
+    let client = control_plane.client().unwrap();
+    let helm = control_plane.helm().unwrap();
+    let crds = charts().join("exuvia-crds");
+    helm.install(crds, "exuvia-crds", NAMESPACE, &["--create-namespace"])
+        .await
+        .unwrap();
+    let values = format!("{},lookAtReferences=true", values(free_port()));
+    helm.install(charts().join("exuvia"), "exuvia", NAMESPACE, &["--set", &values])
+        .await
+        .unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let deployment = deployments.get("exuvia").await.unwrap();
+    let account = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
+    let widgets = flipped(&client, GROUP, 3, true).await;
+    let _operator = start(&control_plane, &deployment, &account, "exuvia-0");
+    let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+    assert_eq!(
+        status.droppable_versions,
+        Some(vec!["v1alpha1".to_owned()]),
+        "{status:?}"
+    );
+    assert_eq!(refused(&control_plane, &account), Vec::<String>::new());
+    let listed = control_plane.audit().of(account.user()).unwrap();
+    assert!(
+        listed
+            .iter()
+            .any(|event| event.verb == "list" && event.resource() == "secrets"),
+        "it has looked at everything"
+    );
 }
 
 async fn gone(client: &Client, name: &str) {
@@ -176,6 +210,14 @@ fn place(role: &Value) -> String {
     )
 }
 
+/// The first resource of a rule, or its first path.
+fn about(rule: &Value) -> String {
+    let named = rule["resources"][0].as_str();
+    named
+        .unwrap_or_else(|| rule["nonResourceURLs"][0].as_str().unwrap())
+        .to_owned()
+}
+
 /// Runs the operator as an account that lacks one verb of one rule, until it is refused that.
 async fn without(
     control_plane: &ControlPlane,
@@ -196,7 +238,7 @@ async fn without(
         if object["kind"].as_str().unwrap().ends_with("Role") {
             if place(&object) == role {
                 let rule = &mut object["rules"][index];
-                resource = rule["resources"][0].as_str().unwrap().to_owned();
+                resource = about(rule);
                 let verbs = rule["verbs"].as_array_mut().unwrap();
                 verbs.retain(|other| other != verb);
                 if verbs.is_empty() {
@@ -227,7 +269,12 @@ async fn without(
         if migrated {
             label(&client, widgets, None).await; // what is left to do is to remove the migration
         }
-        let plain = resource.split('/').next().unwrap();
+        let is_path = resource.starts_with('/');
+        let plain = if is_path {
+            &resource
+        } else {
+            resource.split('/').next().unwrap()
+        };
         // Who may not patch an object may not even ask for its migration: the chart's admission policy says so first.
         let expected = |request: &String| {
             request.contains(plain) || (plain == "widgets" && request.starts_with("create /apis/exuvia.dev"))
@@ -247,14 +294,18 @@ async fn has_rights(client: &Client, user: &str, roles: &[Value]) {
     for role in roles {
         let rules: Vec<PolicyRule> = serde_json::from_value(role["rules"].clone()).unwrap();
         for rule in rules {
-            let resources = rule.resources.unwrap_or_default();
-            let (resource, subresource) = resources[0].split_once('/').unwrap_or((&resources[0], ""));
-            let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes": {
-                "namespace": role["metadata"]["namespace"], "verb": rule.verbs[0],
-                "group": rule.api_groups.unwrap_or_default()[0], "resource": resource, "subresource": subresource,
-                "name": rule.resource_names.and_then(|names| names.first().cloned()),
-            }}}))
-            .unwrap();
+            let asked = if let Some(resources) = rule.resources {
+                let (resource, subresource) = resources[0].split_once('/').unwrap_or((&resources[0], ""));
+                json!({"user": user, "resourceAttributes": {
+                    "namespace": role["metadata"]["namespace"], "verb": rule.verbs[0],
+                    "group": rule.api_groups.unwrap_or_default()[0], "resource": resource, "subresource": subresource,
+                    "name": rule.resource_names.and_then(|names| names.first().cloned()),
+                }})
+            } else {
+                let path = &rule.non_resource_urls.unwrap_or_default()[0];
+                json!({"user": user, "nonResourceAttributes": {"path": path, "verb": rule.verbs[0]}})
+            };
+            let review: SubjectAccessReview = serde_json::from_value(json!({"spec": asked})).unwrap();
             until(&format!("{user} may {review:?}"), async || {
                 let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
                 answer.status?.allowed.then_some(())
@@ -273,7 +324,10 @@ async fn begin_anew(client: &Client, widgets: &Widgets, resource: &str) {
         // Entries at the old version: moving them is what needs a read.
         for n in 0..2 {
             let touch = Patch::Merge(json!({"spec": {"color": format!("c{}", std::process::id() + n)}}));
-            let list = v1alpha1.list(&kube::api::ListParams::default()).await.unwrap();
+            let list = until("objects can be listed after the flip", async || {
+                v1alpha1.list(&kube::api::ListParams::default()).await.ok()
+            })
+            .await;
             let object = list.items[n as usize].metadata.name.clone().unwrap();
             v1alpha1
                 .patch(&object, &PatchParams::default(), &touch)

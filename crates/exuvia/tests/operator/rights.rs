@@ -129,3 +129,40 @@ async fn a_built_in_resource_that_may_not_be_patched_is_forbidden_as_well() {
     grant(&client, &rules).await;
     in_phase(&client, "services", Phase::Migrated).await;
 }
+
+/// Rights that only tell about API servers: without them nothing is stalled, more is asked and less is known.
+#[tokio::test]
+async fn an_operator_that_may_not_look_at_api_servers_verifies_in_full_and_says_what_is_not_known() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let widgets = flipped(&client, "blind.example.com", 3, true).await;
+    let mut rules = needed_anyway();
+    rules.push(objects_of(&widgets, &["get", "list", "patch"]));
+    rules.push(trim_of(&[&widgets]));
+    let user = control_plane
+        .user_with_rules("blind", &json!(rules))
+        .await
+        .unwrap();
+    let _operator = Operator::start(&control_plane, &user, "blind", &["--look-at-references"]);
+    let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+    assert!(status.pass.as_ref().unwrap().verified_in_full, "{status:?}");
+    assert_eq!(stored_versions(&client, &widgets).await, ["v1"]);
+    assert_eq!(status.droppable_versions, Some(vec![]));
+    let said = |holds: &str, words: [&str; 2]| {
+        let about = |blocker: &&exuvia_api::VersionBlocker| blocker.holds == holds;
+        let found = status.blockers.iter().find(about);
+        let message = found.map_or("", |blocker| blocker.message.as_str());
+        message.starts_with("not known: ") && words.iter().all(|word| message.contains(word))
+    };
+    assert!(
+        said(
+            "Usage",
+            ["/metrics", "to find out: allow `get` on the path /metrics"]
+        ),
+        "{status:?}"
+    );
+    assert!(
+        said("References", ["(forbidden)", "to find out: allow `list` on"]),
+        "{status:?}"
+    );
+}

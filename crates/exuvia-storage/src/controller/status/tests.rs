@@ -96,7 +96,7 @@ fn a_new_pass_withdraws_what_the_last_one_said_may_be_dropped() {
     let done = News {
         outlook: Some(Outlook {
             droppable: vec!["v1alpha1".into()],
-            held: Vec::new(),
+            ..Outlook::default()
         }),
         ..News::of(Phase::Migrated, "", None)
     };
@@ -105,6 +105,33 @@ fn a_new_pass_withdraws_what_the_last_one_said_may_be_dropped() {
     assert_eq!(droppable(&migration), Some(vec!["v1alpha1".to_owned()]));
     News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
     assert_eq!(droppable(&migration), None);
+}
+
+#[test]
+fn what_is_not_known_blocks_and_says_what_would_find_out() {
+    let unknown = Unknown {
+        what: crate::droppable::Holds::References,
+        why: "not looked at".into(),
+        command: "exuvia storage droppable widgets.example.com v1alpha1".into(),
+    };
+    let done = News {
+        outlook: Some(Outlook {
+            unknown: vec![("v1alpha1".into(), unknown)],
+            ..Outlook::default()
+        }),
+        ..News::of(Phase::Migrated, "", None)
+    };
+    let status = told(&done).status.unwrap();
+    assert_eq!(status.droppable_versions, Some(Vec::new()));
+    let blocker = &status.blockers[0];
+    assert_eq!(
+        (blocker.version.as_str(), blocker.holds.as_str()),
+        ("v1alpha1", "References")
+    );
+    assert_eq!(
+        blocker.message,
+        "not known: not looked at; to find out: exuvia storage droppable widgets.example.com v1alpha1"
+    );
 }
 
 #[test]

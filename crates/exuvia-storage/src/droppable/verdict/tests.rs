@@ -188,9 +188,12 @@ fn migration_one_that_is_not_patrolled_or_under_way_holds() {
             }
         }
     }
-    let suspended = migration("widgets.example.com", Phase::Suspended, false);
-    let world = World::with(|world| world.migrations = Ok(vec![suspended]));
-    assert_eq!(world.judge("v1alpha1").answer, Answer::Yes, "it has done nothing");
+    // A second one for the same resource is stalled for good, and never begins.
+    for phase in [Phase::Suspended, Phase::Stalled] {
+        let idle = migration("widgets.example.com", phase, false);
+        let world = World::with(|world| world.migrations = Ok(vec![idle]));
+        assert_eq!(world.judge("v1alpha1").answer, Answer::Yes, "it has done nothing");
+    }
     World::with(|world| world.migrations = Err("503".into())).assert_not_known(
         Holds::Migration,
         "503",

@@ -57,7 +57,7 @@ impl Outcome {
         assert_eq!(leaf(&format!("/objects/{OBJECTS}/writes")), "");
         let said = [
             "phase",
-            "droppableVersions/0",
+            "blockers/0/version",
             "storedVersions/after/0",
             "progress/total",
             "pass/patrolled",
