@@ -63,6 +63,20 @@ pub enum Error {
         resource: String,
     },
 
+    /// The etcd that was to be audited holds nothing of what was swept.
+    #[error(
+        "etcd holds no object of {resource} below {prefix}, but {swept} were swept: this is another etcd, or the API server \
+         keeps them elsewhere (--etcd-prefix)"
+    )]
+    NotThisEtcd {
+        /// The resource.
+        resource: String,
+        /// How many objects the sweep saw.
+        swept: u64,
+        /// Where etcd was read.
+        prefix: String,
+    },
+
     /// The audit of etcd that was asked for failed.
     #[error("etcd could not be audited before the trim: {0}")]
     Audit(#[source] Box<crate::audit::Error>),

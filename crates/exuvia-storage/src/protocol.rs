@@ -210,8 +210,6 @@ pub struct Observed {
     pub pass: Option<Pass>,
     /// The API servers.
     pub settled: Settled,
-    /// How long a verification that trusts no resourceVersion must still wait: one settle time after R0.
-    pub full_verify_in: Duration,
     /// How long the patrol must still wait after the trim.
     pub patrol_in: Duration,
     /// Whether the user asked to hold.
@@ -300,7 +298,7 @@ pub struct Rule {
 }
 
 /// The protocol, from top to bottom.
-pub const RULES: [Rule; 13] = [
+pub const RULES: [Rule; 12] = [
     Rule {
         name: "not suspended",
         insists: |o, _, _| o.suspended.then_some(Step::Hold(Hold::Suspended)),
@@ -354,14 +352,6 @@ pub const RULES: [Rule; 13] = [
         insists: |_, _, pass| {
             let unfinished = pass.rewrite.map_or(0, |end| end.unfinished);
             (unfinished > 0).then_some(Step::Hold(Hold::Failures(unfinished)))
-        },
-    },
-    Rule {
-        // Where not every server can be asked, time is all there is to make sure that none is behind.
-        name: "a full verification comes one settle time after R0",
-        insists: |o, _, pass| {
-            let early = !is_verified(o, pass) && must_be_full(o, pass) && !o.full_verify_in.is_zero();
-            early.then_some(Step::Wait(o.full_verify_in))
         },
     },
     Rule {

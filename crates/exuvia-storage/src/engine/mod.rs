@@ -71,8 +71,6 @@ pub struct Engine {
     definition: Option<Arc<Definition>>,
     /// What the CRD has on record, as it was last read.
     record: Option<Record>,
-    /// When R0 was taken, as far as this process knows.
-    r0_at: Option<Instant>,
     /// When objects were last found to move without an explanation.
     unsettled_at: Option<Instant>,
     trimmed_at: Option<Instant>,
@@ -158,7 +156,6 @@ impl Engine {
             pass: None,
             definition: None,
             record: None,
-            r0_at: None,
             unsettled_at: None,
             trimmed_at: None,
             survey: None,
@@ -315,14 +312,13 @@ impl Engine {
             self.report.storage_version.clone_from(&crd.storage);
             self.report.stored_after.clone_from(&crd.stored);
         }
-        self.recall_times();
+        self.recall_trim();
         let settled = self.settled().await?;
         self.is_settled = matches!(settled, Settled::Yes { .. });
         Ok(Observed {
             crd,
             pass: self.pass.clone(),
             settled,
-            full_verify_in: self.left_of_settle(self.r0_at).unwrap_or_default(),
             patrol_in: self.left_of_settle(self.trimmed_at).unwrap_or_default(),
             suspended: self.suspended,
         })
@@ -357,17 +353,14 @@ impl Engine {
         Ok(settled)
     }
 
-    /// Turns times that were kept into our own monotonic clock's. Where none was kept, all of the time is waited for.
-    fn recall_times(&mut self) {
+    /// Turns a time that was kept into our own monotonic clock's. Where none was kept, all of the time is waited for.
+    fn recall_trim(&mut self) {
         let Some(pass) = &self.pass else { return };
         let now = Instant::now();
         let then = |at: Option<Timestamp>| {
             let passed = at.map(|at| self.clock.since(at)).unwrap_or_default();
             now.checked_sub(passed).unwrap_or(now)
         };
-        if self.r0_at.is_none() && pass.r0.is_some() {
-            self.r0_at = Some(then(pass.r0_at));
-        }
         if self.trimmed_at.is_none() && pass.trimmed {
             self.trimmed_at = Some(then(pass.trimmed_at));
         }

@@ -30,7 +30,7 @@ impl Engine {
         }
         self.report.stored_before.clone_from(&pass.stored_before);
         self.pass = Some(pass);
-        (self.r0_at, self.trimmed_at) = (None, None);
+        self.trimmed_at = None;
     }
 
     /// The pass that is on record as trimmed and not patrolled: all that is left of it is the patrol.
@@ -195,7 +195,6 @@ impl Engine {
                 resource: self.name.clone(),
             });
         }
-        self.r0_at = Some(Instant::now());
         self.remember(|pass| {
             pass.r0 = count.resource_version;
             pass.r0_at = Some(at);

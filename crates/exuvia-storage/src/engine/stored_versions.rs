@@ -19,13 +19,13 @@ impl Engine {
     /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself shows something else.
     pub(super) async fn trim(&mut self, old: &[String]) -> Result<Option<Hold>, Error> {
         (self.watcher)(Activity::Trimming);
-        if let Some(hold) = self.audit_etcd().await? {
-            return Ok(Some(hold));
-        }
         if let Subject::BuiltIn(_) = self.subject {
             // There is nothing to trim, and no version that a server could bring back.
             self.remember(|pass| (pass.trimmed, pass.patrolled) = (true, true));
             return Ok(None);
+        }
+        if let Some(hold) = self.audit_etcd().await? {
+            return Ok(Some(hold));
         }
         let record = self.record_of(self.pass.as_ref());
         let at = record.at;
@@ -84,8 +84,16 @@ impl Engine {
         })
         .await
         .map_err(|error| Error::Audit(Box::new(error)))?;
-        // A resource without an object is not below the prefix at all.
-        let is_current = report.resources.is_empty() || report.is_current();
+        let audited = report.resource(&self.name).map_or(0, |resource| resource.objects);
+        let swept = self.survey.as_ref().map_or(0, |survey| survey.objects);
+        if audited == 0 && swept > 0 {
+            return Err(Error::NotThisEtcd {
+                resource: self.name.clone(),
+                swept,
+                prefix: etcd.prefix.clone(),
+            });
+        }
+        let is_current = report.is_current();
         self.report.audit = Some(report);
         if is_current {
             return Ok(None);

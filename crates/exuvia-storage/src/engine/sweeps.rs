@@ -209,7 +209,7 @@ impl Engine {
                     came_back: Found::count(&verifier.found.came_back) > 0,
                     ..Pass::begin(&crd, Some(&pass))
                 });
-                (self.r0_at, self.trimmed_at) = (None, None);
+                self.trimmed_at = None;
             }
             return Ok(None);
         }

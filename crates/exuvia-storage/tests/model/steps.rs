@@ -50,9 +50,6 @@ impl State {
         if !passed.trimmed || passed.patrolled {
             world.trim_age = SETTLE;
         }
-        if passed.r0.is_none() || passed.trimmed {
-            world.r0_age = SETTLE;
-        }
         // Only equality matters.
         const NOW: u8 = 10;
         world.generation = NOW;
@@ -217,13 +214,15 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
             for object in &mut taken.world.objects {
                 (object.since_r0, object.explained) = (false, false);
             }
-            taken.world.r0_age = 0;
             taken
         }
         Step::Rewrite if world.setting.prunes => return Err("a rewrite erases fields".into()),
         Step::Rewrite => sweep(Kind::Rewrite),
         Step::Verify { full } => sweep(Kind::Verify { full: *full }),
         Step::Patrol => sweep(Kind::Patrol),
+        Step::Trim(_) if pass.as_ref().unwrap().rewrite != Some(SweepEnd::default()) => {
+            return Err("trimmed, but an object's owners were not moved by a rewrite".into());
+        }
         Step::Trim(old) => {
             let mut trimmed = remember(&|pass| pass.trimmed = true);
             for version in old {

@@ -67,11 +67,10 @@ pub(crate) struct World {
     pub(crate) second: Second,
     /// A server was behind at some time: accusing one is fair.
     pub(crate) ever_behind: bool,
-    /// Ticks since the flip, since the second server was first seen to understand, since R0, since the trim, and since
+    /// Ticks since the flip, since the second server was first seen to understand, since the trim, and since
     /// something moved without an explanation; none of them beyond a settle time.
     pub(crate) flip_age: u8,
     pub(crate) understood_age: u8,
-    pub r0_age: u8,
     pub(crate) trim_age: u8,
     pub(crate) unsettled_age: u8,
     pub(crate) faults_left: u8,
@@ -90,7 +89,6 @@ impl World {
             ever_behind: false,
             flip_age: SETTLE,
             understood_age: SETTLE,
-            r0_age: SETTLE,
             trim_age: SETTLE,
             unsettled_age: SETTLE,
             faults_left,
@@ -143,7 +141,6 @@ impl World {
             crd: Some(self.crd()),
             pass: pass.cloned(),
             settled,
-            full_verify_in: left(self.r0_age),
             patrol_in: left(self.trim_age),
             suspended: self.setting.suspended,
         }
@@ -215,7 +212,6 @@ impl World {
         for age in [
             &mut self.flip_age,
             &mut self.understood_age,
-            &mut self.r0_age,
             &mut self.trim_age,
             &mut self.unsettled_age,
         ] {

@@ -207,6 +207,9 @@ pub struct VersionArgs {
     pub crd: String,
     /// The version, such as v1alpha1
     pub version: String,
+    /// An API server to ask itself, beside those that the cluster lists (repeatable)
+    #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
+    pub api_servers: Vec<http::Uri>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
+use exuvia_storage::servers::ApiServers;
 use exuvia_storage::usage::{Counts, Usage};
 use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify};
 use exuvia_sweep::Sweep;
@@ -36,7 +37,7 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     }
     let what = Look {
         references: !args.no_references,
-        servers: servers(&cluster),
+        servers: servers(&cluster, &args.api_servers).await,
         watch: args.watch,
         ..Look::default()
     };
@@ -59,10 +60,17 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// The API servers that can be asked for their counters: the one that the kubeconfig names.
-fn servers(cluster: &Cluster) -> Vec<(String, Client)> {
-    let url = cluster.config.cluster_url.to_string();
-    vec![(url.trim_end_matches('/').to_owned(), cluster.client.clone())]
+/// The API servers that can be asked for their counters: those given and those that the cluster lists; the one that the
+/// kubeconfig names if there is none.
+async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(String, Client)> {
+    let known = ApiServers::new(&cluster.config, given, &[]);
+    match known.clients(&cluster.client).await {
+        Ok(servers) if !servers.is_empty() => servers,
+        _ => {
+            let url = cluster.config.cluster_url.to_string();
+            vec![(url.trim_end_matches('/').to_owned(), cluster.client.clone())]
+        }
+    }
 }
 
 fn about(all: Vec<CustomResourceDefinition>, crd: &str, version: &str) -> anyhow::Result<Question> {
@@ -239,7 +247,7 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     };
     let (group, plural) = (definition.group.as_str(), definition.plural.as_str());
     // Before we ask for objects ourselves.
-    let usage = Usage::observe(&servers(&cluster), &[(group, plural)], None).await;
+    let usage = Usage::observe(&servers(&cluster, &args.api_servers).await, &[(group, plural)], None).await;
     let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
     let users: Vec<User> = survey
         .owners

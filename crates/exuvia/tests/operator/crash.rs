@@ -19,6 +19,7 @@ use self::outcome::{Outcome, kind};
 use crate::harness::*;
 
 mod outcome;
+mod troubled;
 
 /// Three pages of four.
 const OBJECTS: usize = 12;
