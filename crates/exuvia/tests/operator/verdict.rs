@@ -4,6 +4,7 @@ use exuvia_api::{Phase, StorageMigration, StorageMigrationStatus};
 use exuvia_testenv::{ControlPlane, Widgets};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -183,8 +184,13 @@ async fn a_second_migration_of_the_same_resource_holds_nothing() {
     let client = shared.control_plane.client().unwrap();
     let widgets = flipped(&client, "second.example.com", 4, false).await;
     let suspended = json!({"suspend": true});
-    by_hand(&client, "second-elder", spec_of(&widgets, suspended)).await;
+    let elder = by_hand(&client, "second-elder", spec_of(&widgets, suspended)).await;
+    let created = elder.creation_timestamp().unwrap().0;
     in_phase(&client, "second-elder", Phase::Suspended).await;
+    until("a second passes: the server counts no less", async || {
+        (Timestamp::now().as_second() > created.as_second()).then_some(())
+    })
+    .await;
     by_hand(&client, "second-younger", spec_of(&widgets, json!({}))).await;
     stalled_for(&client, "second-younger", "Duplicate").await;
     change_spec(&client, "second-elder", json!({"suspend": false})).await;
