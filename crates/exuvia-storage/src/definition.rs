@@ -135,7 +135,10 @@ impl Definition {
     /// Whether a write at this `apiVersion` may leave an object that a write at the endpoint's version changes once more, on
     /// healthy servers: their schemas differ (a default that only one of them has), or a webhook converts.
     pub fn writes_otherwise(&self, api_version: &str) -> bool {
-        let schema = |version: &str| self.version(version).map(|version| without_words(&version.schema));
+        let schema = |version: &str| {
+            self.version(version)
+                .map(|version| without_words(&version.schema))
+        };
         let version = api_version.rsplit('/').next().unwrap_or_default();
         let endpoint = self.endpoint().unwrap_or_default();
         version != endpoint
@@ -146,9 +149,8 @@ impl Definition {
     /// another version, is then written once more by the next write that changes nothing, on healthy servers.
     pub fn has_defaults_in_status(&self) -> bool {
         let endpoint = self.endpoint().and_then(|version| self.version(version));
-        endpoint.is_some_and(|version| {
-            version.has_status && has_default(&version.schema["properties"]["status"])
-        })
+        endpoint
+            .is_some_and(|version| version.has_status && has_default(&version.schema["properties"]["status"]))
     }
 
     /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
@@ -270,7 +272,11 @@ mod tests {
         };
         let changed = definition(json!([
             entry("helm", "2026-02-01T00:00:00Z", json!({"f:spec": {"f:group": {}}})),
-            entry("annotator", "2026-03-01T00:00:00Z", json!({"f:metadata": {"f:annotations": {}}})),
+            entry(
+                "annotator",
+                "2026-03-01T00:00:00Z",
+                json!({"f:metadata": {"f:annotations": {}}})
+            ),
         ]))
         .spec_changed_at;
         assert_eq!(changed, "2026-02-01T00:00:00Z".parse().ok());
@@ -293,8 +299,14 @@ mod tests {
     fn a_version_with_another_schema_may_leave_an_object_that_the_endpoint_changes() {
         let definition = definition(json!([]));
         assert!(definition.writes_otherwise("example.com/v1alpha1"));
-        assert!(!definition.writes_otherwise("example.com/v1"), "the endpoint itself");
-        assert!(!definition.writes_otherwise("example.com/v1beta1"), "a description is no difference");
+        assert!(
+            !definition.writes_otherwise("example.com/v1"),
+            "the endpoint itself"
+        );
+        assert!(
+            !definition.writes_otherwise("example.com/v1beta1"),
+            "a description is no difference"
+        );
         assert!(definition.writes_otherwise("example.com/v1alpha9"), "unknown");
     }
 }

@@ -57,7 +57,9 @@ pub enum Error {
     ProofImpossible,
 
     /// The server's lists have no resourceVersion that can be compared.
-    #[error("the lists of {resource} have no resourceVersion that can be compared, so nothing can be proven about it")]
+    #[error(
+        "the lists of {resource} have no resourceVersion that can be compared, so nothing can be proven about it"
+    )]
     Incomparable {
         /// The resource.
         resource: String,

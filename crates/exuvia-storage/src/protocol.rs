@@ -121,7 +121,9 @@ impl Pass {
             self.unexplained = self.unexplained.saturating_add(1);
             self.verify = None;
             // What did not move is proven by its own answer, and shows by its resourceVersion if it is written again.
-            self.verified_up_to = sweep.smallest_list.filter(|_| sweep.full && settled && sweep.complete);
+            self.verified_up_to = sweep
+                .smallest_list
+                .filter(|_| sweep.full && settled && sweep.complete);
         } else if sweep.complete {
             self.verify = Some(SweepEnd {
                 unfinished: sweep.unfinished,

@@ -222,9 +222,13 @@ impl Settling {
         let is_here = |name: &String| roll_call.servers.iter().any(|server| server.name == *name);
         self.seen = std::mem::take(&mut self.seen)
             .into_iter()
-            .filter_map(|(name, seen)| match is_here(&name) {
-                true => Some((name, seen)),
-                false => seen.after_leaving(now).map(|seen| (name, seen)),
+            .filter_map(|(name, seen)| {
+                let seen = if is_here(&name) {
+                    Some(seen)
+                } else {
+                    seen.after_leaving(now)
+                };
+                seen.map(|seen| (name, seen))
             })
             .collect();
         let expected = storage_version_hash(&definition.group, &definition.crd.storage, &definition.kind);

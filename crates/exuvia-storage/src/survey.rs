@@ -44,7 +44,9 @@ impl Survey {
             attempt += 1;
         };
         let survey = Mutex::new(Self::default());
-        page.items.iter().for_each(|object| add(&survey, &object.metadata));
+        page.items
+            .iter()
+            .for_each(|object| add(&survey, &object.metadata));
         Ok(survey.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,5 +1,6 @@
 //! `exuvia storage migrate` tells what a rewrite does to the content, before it is done and after.
 
+#![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use std::process::{Command, Output};

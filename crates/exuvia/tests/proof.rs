@@ -1,5 +1,6 @@
 //! What the command calls proven, as a user runs it against a real control plane.
 
+#![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +145,10 @@ async fn stored_versions_that_somebody_else_trimmed_are_not_believed() {
     // Entries at v1alpha1 hold it in any case; beside that, nothing is known about the bytes.
     assert_eq!(droppable.status.code(), Some(1), "{}", said(&droppable));
     let known = said(&droppable);
-    assert!(known.contains("bytes: not known") && known.contains("--prove"), "{known}");
+    assert!(
+        known.contains("bytes: not known") && known.contains("--prove"),
+        "{known}"
+    );
 
     let migrated = migrate(&[&crd, "--verify", "full"]).await;
     assert_eq!(migrated.status.code(), Some(0), "{}", said(&migrated));

@@ -99,7 +99,10 @@ async fn plan_migrate_droppable_tell_one_story() {
             .await
             .stdout,
     );
-    assert!(again.contains("as a sweep has proven; nothing was written"), "{again}");
+    assert!(
+        again.contains("as a sweep has proven; nothing was written"),
+        "{again}"
+    );
 }
 
 #[tokio::test]

@@ -14,7 +14,11 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
     let server = |url: &String| api_server(url).map_err(|error| format!("spec.apiServers: {error}"));
     let own: Vec<http::Uri> = spec.api_servers.iter().map(server).collect::<Result<_, _>>()?;
     let ignored = |url: &String| api_server(url).map_err(|error| format!("spec.ignoreApiServers: {error}"));
-    let ignored: Vec<http::Uri> = spec.ignore_api_servers.iter().map(ignored).collect::<Result<_, _>>()?;
+    let ignored: Vec<http::Uri> = spec
+        .ignore_api_servers
+        .iter()
+        .map(ignored)
+        .collect::<Result<_, _>>()?;
     Ok(Options {
         settle,
         api_servers: if own.is_empty() {

@@ -406,7 +406,9 @@ impl Engine {
             (Subject::Crd(_), Some(definition)) => {
                 definition.resource(definition.endpoint().unwrap_or(&definition.crd.storage))
             }
-            (Subject::Crd(_), None) => unreachable!("a step other than Begin needs a CRD, and the rules saw one"),
+            (Subject::Crd(_), None) => {
+                unreachable!("a step other than Begin needs a CRD, and the rules saw one")
+            }
         }
     }
 

@@ -113,7 +113,10 @@ impl Engine {
             ),
             Hold::NotProven => self.doubt(),
             Hold::Failures(count) if trimmed => {
-                format!("{} could not be looked at once more after the trim", objects(*count))
+                format!(
+                    "{} could not be looked at once more after the trim",
+                    objects(*count)
+                )
             }
             Hold::Failures(count) => {
                 format!("{} could not be migrated; nothing was trimmed", objects(*count))
@@ -124,7 +127,11 @@ impl Engine {
     fn doubt(&self) -> String {
         let in_etcd = self.report.audit.as_ref().filter(|audit| !audit.is_current());
         if let Some(resource) = in_etcd.and_then(|audit| audit.resources.first()) {
-            let unreadable: u64 = resource.unreadable.iter().map(|unreadable| unreadable.objects).sum();
+            let unreadable: u64 = resource
+                .unreadable
+                .iter()
+                .map(|unreadable| unreadable.objects)
+                .sum();
             let example = resource.offenders.first().map(|offender| offender.key.as_str());
             return format!(
                 "not proven: etcd holds {} at another version than the sweeps saw, and {unreadable} that cannot be read{}; \

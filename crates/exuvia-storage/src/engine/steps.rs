@@ -113,7 +113,11 @@ impl Engine {
         Ok(wanted.then_some(survey))
     }
 
-    async fn obstacle(&mut self, definition: &Definition, survey: &Survey) -> Result<Option<Obstacle>, Error> {
+    async fn obstacle(
+        &mut self,
+        definition: &Definition,
+        survey: &Survey,
+    ) -> Result<Option<Obstacle>, Error> {
         self.report.losses = None;
         if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
             return Ok(Some(silent));
@@ -221,7 +225,9 @@ impl Unlisted {
     fn because(text: &str) -> Self {
         Self::Because(match MissingRule::named_in(text) {
             Some(_) => Obstacle::forbidden(text),
-            None => Obstacle::NoList { message: redact(text) },
+            None => Obstacle::NoList {
+                message: redact(text),
+            },
         })
     }
 }

@@ -122,12 +122,17 @@ impl Engine {
         };
         let put_back = |crd: &mut CustomResourceDefinition| {
             let definition = Definition::read(crd);
-            let all: Vec<String> = definition.versions.into_iter().map(|version| version.name).collect();
+            let all: Vec<String> = definition
+                .versions
+                .into_iter()
+                .map(|version| version.name)
+                .collect();
             let is_old = |version: &&String| **version != definition.crd.storage;
             let before: Vec<&String> = pass.stored_before.iter().filter(is_old).collect();
-            let missing = match before.is_empty() {
-                true => all.iter().filter(is_old).collect(),
-                false => before,
+            let missing = if before.is_empty() {
+                all.iter().filter(is_old).collect()
+            } else {
+                before
             };
             let stored = crd
                 .status

@@ -63,7 +63,9 @@ impl Engine {
         }
         self.report.lost_owners += found.lost_owners.load(Ordering::Relaxed);
         if let Some(example) = found.lost_example.get() {
-            self.report.lost_owners_example.get_or_insert_with(|| example.clone());
+            self.report
+                .lost_owners_example
+                .get_or_insert_with(|| example.clone());
         }
         let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());

@@ -193,6 +193,7 @@ impl Looker<'_> {
         Ok(page.items.into_iter().next())
     }
 
+    #[expect(clippy::disallowed_methods, reason = "it only reads: a list")]
     async fn list(
         &self,
         version: &Version,

@@ -27,6 +27,7 @@ pub(super) async fn started(client: &Client) -> Option<String> {
     (first == second).then_some(first)
 }
 
+#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
 async fn start_in_metrics(client: &Client) -> Option<String> {
     let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
     let metrics = client.request_text(request).await.ok()?;
@@ -76,7 +77,10 @@ mod tests {
         assert!(!are_all(Some(1), 2, &starts(&["a", "b"])), "one has no Lease");
         assert!(!are_all(None, 1, &starts(&["a"])), "Leases may not be read");
         assert!(!are_all(Some(0), 0, &[]), "none is known");
-        assert!(!are_all(Some(2), 2, &starts(&["a", "a"])), "one process, two addresses");
+        assert!(
+            !are_all(Some(2), 2, &starts(&["a", "a"])),
+            "one process, two addresses"
+        );
         assert!(!are_all(Some(2), 2, &starts(&["a", ""])), "one cannot be told");
     }
 

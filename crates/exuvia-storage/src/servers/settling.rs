@@ -37,7 +37,12 @@ pub(super) struct Situation<'a> {
 
 impl Seen {
     /// What a server has shown, after it answered with the new hash (`true`), another one, or not at all.
-    pub(super) fn after(self_before: Option<Self>, answer: Option<bool>, is_given: bool, now: Instant) -> Self {
+    pub(super) fn after(
+        self_before: Option<Self>,
+        answer: Option<bool>,
+        is_given: bool,
+        now: Instant,
+    ) -> Self {
         match (answer, self_before) {
             (Some(true), Some(Self::New(since))) => Self::New(since),
             (Some(true), _) => Self::New(now),

@@ -172,6 +172,7 @@ fn since(last: &Reading, first: &Reading) -> Result<BTreeMap<Key, Counts>, Unrea
     Ok(added.collect())
 }
 
+#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
 async fn read(client: &Client, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
     let request = http::Request::get("/metrics")
         .body(Vec::new())

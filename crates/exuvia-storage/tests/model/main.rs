@@ -202,7 +202,10 @@ fn every_world_is_safe_and_ends() {
     let mut states = 0;
     for world in worlds() {
         let found = explore(world.clone(), None).unwrap();
-        println!("{found} states: {:?}, {} faults", world.setting, world.faults_left);
+        println!(
+            "{found} states: {:?}, {} faults",
+            world.setting, world.faults_left
+        );
         states += found;
     }
     assert!(

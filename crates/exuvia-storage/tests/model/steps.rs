@@ -7,6 +7,9 @@ use exuvia_storage::protocol::{
 use crate::Mistake;
 use crate::world::{SETTLE, Second, World};
 
+/// What any generation is called.
+const NOW: u8 = 10;
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Kind {
     Rewrite,
@@ -51,7 +54,6 @@ impl State {
             world.trim_age = SETTLE;
         }
         // Only equality matters.
-        const NOW: u8 = 10;
         world.generation = NOW;
         world.record = world.record.map(|(_, patrolled)| (NOW, patrolled));
         if let Some(pass) = pass {
@@ -65,7 +67,10 @@ impl State {
     fn crashed(&self, kept: Option<&Pass>) -> Self {
         let mut world = self.world.clone();
         let pass = kept.cloned().filter(|_| world.setting.keeps);
-        if pass.as_ref().is_some_and(|pass| pass.unexplained > 0 || pass.patrol_owed) {
+        if pass
+            .as_ref()
+            .is_some_and(|pass| pass.unexplained > 0 || pass.patrol_owed)
+        {
             world.unsettled_age = 0;
         }
         Self {
@@ -195,7 +200,8 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
             begun
         }
         Step::Preflight => remember(&|pass| {
-            let insisted = world.setting.until_recorded && world.record.is_none_or(|(at, _)| at != world.generation);
+            let insisted =
+                world.setting.until_recorded && world.record.is_none_or(|(at, _)| at != world.generation);
             let why = Wanted {
                 insisted,
                 has_old_owners: false,
@@ -222,6 +228,9 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
         Step::Patrol => sweep(Kind::Patrol),
         Step::Trim(_) if pass.as_ref().unwrap().rewrite != Some(SweepEnd::default()) => {
             return Err("trimmed, but an object's owners were not moved by a rewrite".into());
+        }
+        Step::Trim(_) if pass.as_ref().unwrap().verify != Some(SweepEnd::default()) => {
+            return Err("trimmed, but no second sweep has found every object in order".into());
         }
         Step::Trim(old) => {
             let mut trimmed = remember(&|pass| pass.trimmed = true);

@@ -99,14 +99,15 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
         ..Options::default()
     };
     let client = writer.connect(config.clone())?;
-    let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options)
-        .watched_by(super::bars::show(widgets.crd_name(), &indicatif::MultiProgress::new()));
+    let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options).watched_by(
+        super::bars::show(widgets.crd_name(), &indicatif::MultiProgress::new()),
+    );
     let report = engine.run().await?;
     if report.end != End::Migrated {
         bail!("the migration did not end well: {:?}", report.end);
     }
     done("exuvia storage migrate --patrol:");
-    say(&super::migrate::Summary::of(report, engine.record()).text())
+    say(&super::summary::Summary::of(report, engine.record()).text())
 }
 
 /// What breaks after the drop if managedFields still name the old version: HTTP 500, for any manager.

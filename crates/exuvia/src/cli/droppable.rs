@@ -187,7 +187,10 @@ async fn prove(
         let name = question.crd.name_any();
         let (client, writer) = (cluster.client.clone(), cluster.writer.clone());
         let engine = Engine::new(&cluster.config, client, writer, &name, options.clone());
-        let report = engine.watched_by(show(name.clone(), &indicatif::MultiProgress::new())).run().await?;
+        let report = engine
+            .watched_by(show(name.clone(), &indicatif::MultiProgress::new()))
+            .run()
+            .await?;
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
             End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
@@ -247,7 +250,12 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     };
     let (group, plural) = (definition.group.as_str(), definition.plural.as_str());
     // Before we ask for objects ourselves.
-    let usage = Usage::observe(&servers(&cluster, &args.api_servers).await, &[(group, plural)], None).await;
+    let usage = Usage::observe(
+        &servers(&cluster, &args.api_servers).await,
+        &[(group, plural)],
+        None,
+    )
+    .await;
     let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
     let users: Vec<User> = survey
         .owners

@@ -5,50 +5,29 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
-use exuvia_storage::{End, Engine, Obstacle, Options, Report, Verified, builtin, is_in_groups};
+use exuvia_storage::{End, Engine, Options, Report, builtin, is_in_groups};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
 use indicatif::MultiProgress;
 use kube::api::ApiResource;
-use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::args::{MigrateArgs, VerifyArg};
 use super::bars::show;
 use super::cluster::Cluster;
 use super::droppable::versions;
-use super::output::{count, remark};
+use super::output::remark;
 use super::plan::{definitions, no_crds};
 use super::references;
+use super::summary::Summary;
 use super::values::NO_SETTLE;
-
-/// So many paths of each class are shown to people; `-o json` has them all.
-const LOSSES_SHOWN: usize = 20;
 
 /// What is to be migrated.
 enum Target {
     Crd(Box<Definition>),
     BuiltIn(ApiResource),
-}
-
-/// A report with what there is to do next.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Summary {
-    #[serde(flatten)]
-    pub(super) report: Report,
-    /// What is on record in the CRD about its bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) record: Option<Record>,
-    /// Commands that answer the next question.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) next: Vec<String>,
-    /// What became of ownerReferences at old versions, if they were to be moved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) owner_references: Option<Moved>,
 }
 
 pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
@@ -277,158 +256,4 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
     let is_crd =
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
     Ok(builtin::find(&cluster.client, name, is_crd).await?)
-}
-
-impl Summary {
-    pub(super) fn of(report: Report, record: Option<&Record>) -> Self {
-        let name = &report.resource;
-        let is_old = |version: &&String| **version != report.storage_version;
-        let old = report.stored_before.iter().filter(is_old);
-        let next = match (&report.end, record) {
-            (End::Clean, None) if !report.storage_version.is_empty() => {
-                vec![format!("exuvia storage migrate {name} --verify full --patrol")]
-            }
-            (End::Migrated | End::Clean, Some(record)) => {
-                let patrol = format!("exuvia storage migrate {name} --patrol");
-                let ask = old.map(|version| format!("exuvia storage droppable {name} {version}"));
-                (!record.patrolled).then_some(patrol).into_iter().chain(ask).collect()
-            }
-            _ => Vec::new(),
-        };
-        Self {
-            next,
-            record: record.cloned(),
-            report,
-            owner_references: None,
-        }
-    }
-
-    /// For people: one line on how it ended, and what there is to know below it.
-    pub(super) fn text(&self) -> String {
-        let Self {
-            report,
-            record,
-            next,
-            owner_references,
-        } = self;
-        let mut text = format!("{}: ", report.resource);
-        text.push_str(&match &report.end {
-            End::Clean => match record {
-                Some(record) => format!(
-                    "clean: every object is stored at {}, as a sweep has proven; nothing was written\n",
-                    record.storage_version
-                ),
-                None => "storedVersions is clean, but anybody can trim it: not proven; nothing was written\n".to_owned(),
-            },
-            End::Gone => "the CRD is gone\n".to_owned(),
-            End::Cancelled => "stopped, nothing was trimmed\n".to_owned(),
-            End::Unfinished if report.stored_before.is_empty() => {
-                "would rewrite its objects and verify that\n".to_owned()
-            }
-            End::Unfinished => format!(
-                "nothing stands in the way; would rewrite its objects at {}, verify that, and trim {}\n",
-                report.storage_version,
-                report
-                    .stored_before
-                    .iter()
-                    .filter(|v| **v != report.storage_version)
-                    .cloned()
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ),
-            End::Stalled { reason, message } => format!("stalled ({reason}): {message}\n"),
-            End::Migrated => "migrated\n".to_owned(),
-        });
-        let mut say = |line: String| text.push_str(&format!("  {line}\n"));
-        if let Some(losses) = &report.losses {
-            // What holds it is in the sentence above already, unless that had to be cut.
-            let is_said = matches!(&report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
-            let lines = if is_said {
-                losses.harmless()
-            } else {
-                losses.clone()
-            }
-            .lines(LOSSES_SHOWN);
-            lines.into_iter().for_each(&mut say);
-        }
-        let tally = report.rewrite;
-        if tally.done() > 0 {
-            say(format!(
-                "{} rewritten, {} current, {} gone, {} written meanwhile, {} in conflict, {} failed",
-                tally.rewritten, tally.current, tally.gone, tally.skipped, tally.conflict, tally.failed
-            ));
-        }
-        match report.verified.filter(|_| report.verify.done() > 0) {
-            Some(Verified::Proof) => say(
-                "verified: by resourceVersions, as every API server was asked itself, and by patching the rest and a sample"
-                    .to_owned(),
-            ),
-            Some(Verified::Full) => say("verified: every object was patched once more and came back unchanged".to_owned()),
-            None => {}
-        }
-        if report.explained > 0 {
-            say(format!(
-                "{} written at another version meanwhile, changed once more and proven since",
-                count(report.explained, "object")
-            ));
-        }
-        if report.stored_otherwise > 0 {
-            say(format!(
-                "{} stored at another version although storedVersions did not say so: somebody trimmed it too early",
-                count(report.stored_otherwise, "object")
-            ));
-        }
-        if report.lost_owners > 0 {
-            let example = report.lost_owners_example.as_deref().unwrap_or_default();
-            say(format!(
-                "warning: {} lost owners of fields in the rewrite, such as {example}: compare managedFields",
-                count(report.lost_owners, "object")
-            ));
-        }
-        if report.put_back {
-            say("a patrol found objects that had changed without an explanation: what was trimmed was listed again and proven once more".to_owned());
-        }
-        if report.mutated > 0 {
-            say(format!(
-                "{} with every write: a webhook stamps them",
-                count(report.mutated, "object") + " changed"
-            ));
-        }
-        for failure in report.failures.first.iter().take(10) {
-            say(format!(
-                "not done: {} [{}] {}",
-                failure.object(),
-                failure.class,
-                failure.message
-            ));
-        }
-        let more = report.failures.count().saturating_sub(10);
-        if more > 0 {
-            say(format!("and {more} more; -o json shows up to 100"));
-        }
-        if report.end == End::Migrated && report.stored_before != report.stored_after {
-            say(format!(
-                "storedVersions: {} -> {}",
-                report.stored_before.join(", "),
-                report.stored_after.join(", ")
-            ));
-        }
-        if report.audit.is_some() && report.end == End::Migrated {
-            say("etcd itself was read right before the trim, and holds nothing old".to_owned());
-        }
-        if report.end == End::Migrated && !report.storage_version.is_empty() {
-            say(match record {
-                Some(record) if record.patrolled => "patrolled: nothing was written behind it".to_owned(),
-                _ => "not patrolled yet: an API server that was behind may still have written".to_owned(),
-            });
-        }
-        owner_references
-            .iter()
-            .flat_map(references::lines)
-            .for_each(&mut say);
-        for command in next {
-            say(format!("next: {command}"));
-        }
-        text
-    }
 }

@@ -13,6 +13,7 @@ mod output;
 mod plan;
 mod rbac;
 mod references;
+mod summary;
 mod values;
 
 use std::process::ExitCode;

@@ -7,8 +7,8 @@ use exuvia_write::Writer;
 use super::args::MigrateArgs;
 use super::bars::walking;
 use super::cluster::Cluster;
-use super::migrate::Summary;
 use super::output::count;
+use super::summary::Summary;
 
 /// How many failures are shown.
 const SHOWN: usize = 10;

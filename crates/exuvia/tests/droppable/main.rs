@@ -1,5 +1,6 @@
 //! `exuvia storage droppable` as a user runs it, against a real control plane: each thing that can hold a version does.
 
+#![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod bytes;

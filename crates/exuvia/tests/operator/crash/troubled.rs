@@ -84,10 +84,17 @@ impl Lane {
             }
         }
         operator.process.stop(Duration::from_secs(60)).unwrap();
-        let writes = self.proxy.writes().iter().filter(|write| counted().holds(write)).count();
+        let writes = self
+            .proxy
+            .writes()
+            .iter()
+            .filter(|write| counted().holds(write))
+            .count();
         self.check(trouble, &widgets).await;
         let migrations: Api<StorageMigration> = Api::all(self.client.clone());
-        let deleted = migrations.delete(&widgets.crd_name(), &DeleteParams::default()).await;
+        let deleted = migrations
+            .delete(&widgets.crd_name(), &DeleteParams::default())
+            .await;
         deleted.unwrap();
         writes
     }
@@ -118,7 +125,8 @@ impl Lane {
                 "validations": [{"expression": "object.metadata.name != 'widget-0003'"}],
             },
         });
-        let binding = json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}});
+        let binding =
+            json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}});
         self.policies()
             .create(&PostParams::default(), &serde_json::from_value(policy).unwrap())
             .await
@@ -134,7 +142,10 @@ impl Lane {
                 dry_run: true,
                 ..PatchParams::default()
             };
-            api.patch("widget-0003", &dry, &touched).await.is_err().then_some(())
+            api.patch("widget-0003", &dry, &touched)
+                .await
+                .is_err()
+                .then_some(())
         })
         .await;
     }
@@ -187,7 +198,11 @@ impl Lane {
     async fn check(&self, trouble: Trouble, widgets: &Widgets) {
         let stored = stored_at(&self.control_plane, widgets).await;
         assert_eq!(stored, [("v1".to_owned(), OBJECTS)].into(), "{trouble:?}");
-        assert_eq!(stored_versions(&self.client, widgets).await, ["v1"], "{trouble:?}");
+        assert_eq!(
+            stored_versions(&self.client, widgets).await,
+            ["v1"],
+            "{trouble:?}"
+        );
         if trouble != Trouble::TrimmedByOthers {
             assert_every_trim_was_right(&self.control_plane, widgets).await; // theirs was wrong, ours never
         }
@@ -201,7 +216,10 @@ impl Lane {
             assert_eq!(object.data["spec"]["size"], index, "{trouble:?}");
             let at_v1 = |entry: &_| {
                 let entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry = entry;
-                entry.api_version.as_deref().is_some_and(|version| version.ends_with("/v1"))
+                entry
+                    .api_version
+                    .as_deref()
+                    .is_some_and(|version| version.ends_with("/v1"))
             };
             let entries = object.metadata.managed_fields.unwrap_or_default();
             assert!(entries.iter().all(at_v1), "{trouble:?}: {entries:?}");
