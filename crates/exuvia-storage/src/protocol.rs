@@ -443,7 +443,7 @@ pub fn resume(hold: &Hold, pass: &Pass) -> Pass {
         Hold::ServerBehind(names) if !names.is_empty() => pass,
         // One more sweep over what is younger than the last one, and no trust in resourceVersions.
         Hold::ServerBehind(_) | Hold::NotProven => Pass {
-            unexplained: MAX_UNEXPLAINED - 1,
+            unexplained: pass.unexplained.clamp(1, MAX_UNEXPLAINED - 1),
             verify: None,
             ..pass
         },

@@ -83,6 +83,7 @@ impl Engine {
 
     pub(super) async fn verify(&mut self, full: bool) -> Result<(), Error> {
         let pass = self.pass.clone().unwrap_or_default();
+        self.report.audit = None; // what etcd held before is no news any more
         let trust = match (full, pass.r0, pass.verified_up_to) {
             (true, _, Some(verified)) => Trust::UpTo(verified),
             (false, Some(r0), _) => Trust::Above {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod edges;
+mod gate;
 mod life;
 mod obstacles;
 mod ownership;
