@@ -27,6 +27,9 @@ const ROLL_CALL_HOLDS: Duration = Duration::from_secs(1);
 /// How long it is remembered which processes they are: their metrics are megabytes.
 const IDENTITY_HOLDS: Duration = Duration::from_secs(30);
 
+/// How long a listed server that did not answer is left alone.
+const SILENCE_HOLDS: Duration = Duration::from_secs(20);
+
 /// The API servers of one cluster. Cheap to clone; migrations that run at the same time share it.
 #[derive(Clone)]
 pub struct ApiServers(Arc<Inner>);
@@ -41,6 +44,9 @@ struct Inner {
 #[derive(Default)]
 struct Known {
     clients: BTreeMap<String, Client>,
+    /// When a server that the cluster lists was last asked in vain: from outside of the cluster's network none answers, and
+    /// to wait for each of them again and again would take minutes.
+    silent: BTreeMap<String, Instant>,
     roll_call: Option<(Instant, Arc<RollCall>)>,
     starts: BTreeMap<String, (Instant, Option<String>)>,
 }
@@ -86,6 +92,21 @@ impl ApiServers {
         Ok(servers
             .map(|server| (server.name.clone(), server.client.clone()))
             .collect())
+    }
+
+    /// The resource's storage version hash in a server's own discovery; `None`: no answer, now or a moment ago.
+    async fn hash(&self, server: &Server, api_version: &str, plural: &str) -> Option<String> {
+        let silent = self.0.known.lock().await.silent.get(&server.name).copied();
+        if !server.is_given && silent.is_some_and(|at| at.elapsed() < SILENCE_HOLDS) {
+            return None;
+        }
+        let answer = server.hash(api_version, plural).await;
+        let mut known = self.0.known.lock().await;
+        match answer {
+            Some(_) => known.silent.remove(&server.name),
+            None => known.silent.insert(server.name.clone(), Instant::now()),
+        };
+        answer
     }
 
     async fn roll_call(&self, client: &Client) -> Result<Arc<RollCall>, kube::Error> {
@@ -236,8 +257,8 @@ impl Settling {
             .endpoint()
             .map(|version| definition.api_version(version));
         let answers = futures::future::join_all(roll_call.servers.iter().map(|server| {
-            let version = version.clone();
-            async move { server.hash(version.as_deref()?, &definition.plural).await }
+            let (version, servers) = (version.clone(), &self.servers);
+            async move { servers.hash(server, version.as_deref()?, &definition.plural).await }
         }))
         .await;
         let now = Instant::now();

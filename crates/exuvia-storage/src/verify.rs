@@ -118,7 +118,10 @@ impl Verifier {
         };
         let came_to = match again.effect {
             // A stamp shows each time; what moves again with nothing changed in it is stored in two forms by turns.
-            Effect::Changed if is_pure_move(&between, &again.object) => Move::CameBack,
+            Effect::Changed if is_pure_move(&between, &again.object) => match self.definition {
+                Some(_) => Move::CameBack,
+                None => Move::Unexplained, // some built-in kinds have no generation that would show a stamp
+            },
             Effect::Changed => Move::Mutated,
             _ => self.why_once(&before),
         };
