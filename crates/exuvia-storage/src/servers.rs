@@ -258,7 +258,11 @@ impl Settling {
             .map(|version| definition.api_version(version));
         let answers = futures::future::join_all(roll_call.servers.iter().map(|server| {
             let (version, servers) = (version.clone(), &self.servers);
-            async move { servers.hash(server, version.as_deref()?, &definition.plural).await }
+            async move {
+                servers
+                    .hash(server, version.as_deref()?, &definition.plural)
+                    .await
+            }
         }))
         .await;
         let now = Instant::now();

@@ -3,23 +3,13 @@
 #![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
-use std::process::{Command, Output};
+mod binary;
 
 use exuvia_testenv::{ControlPlane, Widgets};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-async fn migrate(control_plane: &ControlPlane, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
-    command
-        .args(["storage", "migrate", "--settle", "300ms", "--apiserver"])
-        .arg(control_plane.apiserver().url())
-        .args(args)
-        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap());
-    tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap()
-}
+use crate::binary::migrate;
 
 #[tokio::test]
 async fn what_is_lost_and_what_is_added_is_said_before_and_after() {

@@ -3,9 +3,10 @@
 #![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod binary;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -15,45 +16,21 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The binary, with a kubeconfig.
-async fn exuvia(kubeconfig: PathBuf, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
-    command.args(args).env("KUBECONFIG", kubeconfig);
-    tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap()
-}
+use crate::binary::{exuvia, json_of, printed as said};
 
 async fn admin(args: &[&str]) -> Output {
-    exuvia(ControlPlane::shared().await.admin().kubeconfig().unwrap(), args).await
+    binary::admin(ControlPlane::shared().await, args).await
 }
 
-/// `storage migrate`, which need not wait for a minute to know that the one API server has understood.
 async fn migrate(args: &[&str]) -> Output {
-    let server = ControlPlane::shared().await.apiserver().url();
-    let always = ["storage", "migrate", "--settle", "300ms", "--apiserver", server];
-    admin(&[&always, args].concat()).await
-}
-
-/// Everything that it said.
-fn said(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
-}
-
-fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(output)))
+    binary::migrate(ControlPlane::shared().await, args).await
 }
 
 async fn flipped(group: &str, count: usize) -> Widgets {
     let client = ControlPlane::shared().await.client().unwrap();
-    let widgets = Widgets::in_group(group);
-    widgets.install(&client, "v1alpha1").await.unwrap();
-    widgets.create(&client, "v1alpha1", count).await.unwrap();
-    widgets.flip_storage(&client, "v1").await.unwrap();
-    widgets
+    binary::flipped(&client, group, count).await
 }
 
 /// How many objects etcd holds at each version.

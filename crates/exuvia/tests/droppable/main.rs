@@ -3,12 +3,13 @@
 #![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
+#[path = "../binary/mod.rs"]
+mod binary;
 mod bytes;
 mod references;
 mod usage;
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use exuvia_storage::Verified;
@@ -18,27 +19,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The binary, with a kubeconfig.
-async fn exuvia(kubeconfig: PathBuf, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
-    command.args(args).env("KUBECONFIG", kubeconfig);
-    tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap()
-}
-
-async fn admin(control_plane: &ControlPlane, args: &[&str]) -> Output {
-    exuvia(control_plane.admin().kubeconfig().unwrap(), args).await
-}
-
-/// `storage migrate`, which need not wait for a minute to know that the one API server has understood.
-async fn migrate(control_plane: &ControlPlane, args: &[&str]) -> Output {
-    let server = control_plane.apiserver().url();
-    let always = ["storage", "migrate", "--settle", "300ms", "--apiserver", server];
-    admin(control_plane, &[&always, args].concat()).await
-}
+use crate::binary::{admin, exuvia, flipped, json_of, migrate, printed};
 
 /// What `storage droppable` says of v1alpha1: its exit code, and all that it prints.
 async fn droppable(control_plane: &ControlPlane, widgets: &Widgets, flags: &[&str]) -> (i32, String) {
@@ -48,25 +31,7 @@ async fn droppable(control_plane: &ControlPlane, widgets: &Widgets, flags: &[&st
 }
 
 fn said(output: &Output) -> (i32, String) {
-    let text = text(&output.stdout) + &text(&output.stderr);
-    (output.status.code().unwrap(), text)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)))
-}
-
-/// Widgets that were created at v1alpha1, and then the storage version was flipped.
-async fn flipped(client: &Client, group: &str, count: usize) -> Widgets {
-    let widgets = Widgets::in_group(group);
-    widgets.install(client, "v1alpha1").await.unwrap();
-    widgets.create(client, "v1alpha1", count).await.unwrap();
-    widgets.flip_storage(client, "v1").await.unwrap();
-    widgets
+    (output.status.code().unwrap(), printed(output))
 }
 
 /// Widgets that were migrated, and of which that is on record.
