@@ -143,7 +143,8 @@ async fn a_migration_that_is_under_way_holds_the_version() {
     })
     .await;
     for (phase, code) in [("Rewriting", 1), ("Stalled", 1), ("Migrated", 0)] {
-        let status = Patch::Merge(json!({"status": {"phase": phase}}));
+        let begun = json!({"uid": "u", "generation": 1, "storageVersion": "v1"});
+        let status = Patch::Merge(json!({"status": {"phase": phase, "observed": begun}}));
         api.patch_status("under-way", &PatchParams::default(), &status)
             .await
             .unwrap();
