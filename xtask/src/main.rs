@@ -167,6 +167,23 @@ fn bench_built(program: &str, args: &[String]) -> anyhow::Result<()> {
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(args);
+    // What cargo told this package about itself would make the inner cargo build half of everything again.
+    for (name, _) in std::env::vars_os() {
+        let own = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_")
+                || name.starts_with("CARGO_BIN_")
+                || [
+                    "CARGO_MANIFEST_DIR",
+                    "CARGO_MANIFEST_PATH",
+                    "CARGO_CRATE_NAME",
+                    "CARGO_PRIMARY_PACKAGE",
+                ]
+                .contains(&name)
+        });
+        if own {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -145,6 +145,32 @@ impl Definition {
             && (self.webhook_conversion || schema(version).is_none() || schema(version) != schema(endpoint))
     }
 
+    /// Whether objects are stored at another version than the endpoint's, by another schema: the storage version is not
+    /// served, and its defaults show only with the write after the one that stored an object.
+    pub fn stores_otherwise(&self) -> bool {
+        self.endpoint()
+            .is_some_and(|endpoint| endpoint != self.crd.storage)
+            && self.writes_otherwise(&self.api_version(&self.crd.storage))
+    }
+
+    /// Whether somebody who writes at another served version leaves out a default of the endpoint's: the next write that
+    /// changes nothing then stores it, on healthy servers, and one that only took something away leaves no trace.
+    pub fn has_defaults_of_its_own(&self) -> bool {
+        let endpoint = self.endpoint().unwrap_or_default();
+        let defaults = |name: &str| {
+            let version = self.version(name);
+            version
+                .map(|version| defaults_of(&version.schema))
+                .unwrap_or_default()
+        };
+        let own = defaults(endpoint);
+        let mut others = self.served().filter(|version| *version != endpoint);
+        others.any(|version| {
+            let theirs = defaults(version);
+            own.iter().any(|default| !theirs.contains(default))
+        })
+    }
+
     /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
     /// another version, is then written once more by the next write that changes nothing, on healthy servers.
     pub fn has_defaults_in_status(&self) -> bool {
@@ -177,13 +203,28 @@ impl Definition {
 
 /// Whether a schema sets a default anywhere. A property that is called `default` is not one.
 fn has_default(schema: &Value) -> bool {
-    let inner = |name: &str| schema.get(name).is_some_and(has_default);
-    schema.get("default").is_some()
-        || inner("items")
-        || inner("additionalProperties")
-        || schema["properties"]
-            .as_object()
-            .is_some_and(|properties| properties.values().any(has_default))
+    !defaults_of(schema).is_empty()
+}
+
+/// The defaults that a schema sets, by path.
+fn defaults_of(schema: &Value) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    collect_defaults(schema, "", &mut found);
+    found
+}
+
+fn collect_defaults(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    if let Some(default) = schema.get("default") {
+        found.push((path.to_owned(), default.clone()));
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(inner) {
+            collect_defaults(inner, &format!("{path}[]"), found);
+        }
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        collect_defaults(property, &format!("{path}.{name}"), found);
+    }
 }
 
 /// A schema without what is only for people.

@@ -214,6 +214,9 @@ pub struct Observed {
     pub settled: Settled,
     /// How long the patrol must still wait after the trim.
     pub patrol_in: Duration,
+    /// API servers that were not asked themselves and have not been awake since the trim, each in a sentence: what they do when
+    /// they wake, no patrol of now can see.
+    pub asleep: Vec<String>,
     /// Whether the user asked to hold.
     pub suspended: bool,
 }
@@ -383,6 +386,7 @@ pub const RULES: [Rule; 12] = [
         name: "the patrol has been",
         insists: |o, _, pass| match () {
             () if pass.patrolled => None,
+            () if !o.asleep.is_empty() => Some(Step::Hold(Hold::ServerBehind(o.asleep.clone()))),
             () if !o.patrol_in.is_zero() => Some(Step::Wait(o.patrol_in)),
             () => Some(Step::Patrol),
         },

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use exuvia_sweep::{Pressure, ResourceVersion, Verdict};
 use exuvia_write::{Effect, Error, ErrorClass, Writer, lost_owners};
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
@@ -13,7 +14,7 @@ use crate::options::ManagedFields;
 use crate::ownership::{self, object_name};
 use crate::probe::Prober;
 use crate::redact::redact;
-use crate::verify::is_pure_move;
+use crate::verify::{is_explained, is_pure_move, patch_settled};
 
 /// What the rewrite sweep does to each object.
 pub(crate) struct Rewriter {
@@ -26,6 +27,10 @@ pub(crate) struct Rewriter {
     pub(crate) status_fallback: bool,
     /// What is above it was stored by a settled server; `None`: nothing is known to be.
     pub(crate) r0: Option<ResourceVersion>,
+    /// `storedVersions` lists nothing old: a move must be ours alone, and unexplained, to contradict it.
+    pub(crate) is_clean: bool,
+    /// A write at another version since then explains a move.
+    pub(crate) since: Option<Timestamp>,
     /// Asks whether an object of a version that was not seen before can be written, before it is.
     pub(crate) prober: Option<Prober>,
     pub(crate) found: Found,
@@ -58,11 +63,17 @@ impl Rewriter {
         {
             return Verdict::failed(ErrorClass::Transient(None).as_str(), redact(&unanswered));
         }
-        let written = if nothing_to_move {
+        let written = if !nothing_to_move {
+            self.move_and_rewrite(metadata, plan).await
+        } else if self.is_clean {
+            let patched = patch_settled(&self.writer, &self.api, metadata.clone(), false).await;
+            patched.map(|(before, written)| {
+                self.compare_bytes(&before, &written.object);
+                (written.effect, written.object)
+            })
+        } else {
             let written = self.writer.rewrite(&self.api, metadata).await;
             written.map(|written| (written.effect, written.object))
-        } else {
-            self.move_and_rewrite(metadata, plan).await
         };
         let written = match written {
             Err(error) if self.status_fallback && error.class() == ErrorClass::Denied => {
@@ -99,11 +110,16 @@ impl Rewriter {
         }
     }
 
-    /// Looks at what the write did beside re-encoding the object.
-    fn compare(&self, before: &ObjectMeta, after: &ObjectMeta) {
-        if is_pure_move(before, after) {
+    /// Counts an object whose bytes contradict a clean `storedVersions`.
+    fn compare_bytes(&self, before: &ObjectMeta, after: &ObjectMeta) {
+        let explained = |definition: &Arc<Definition>| is_explained(definition, before, self.since);
+        if is_pure_move(before, after) && !self.definition.as_ref().is_some_and(explained) {
             self.found.stored_otherwise.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Looks at what the write did beside re-encoding the object.
+    fn compare(&self, before: &ObjectMeta, after: &ObjectMeta) {
         let entries = |metadata: &ObjectMeta| metadata.managed_fields.clone().unwrap_or_default();
         let dropped = self.managed_fields == ManagedFields::Drop;
         if !dropped && !lost_owners(&entries(before), &entries(after)).is_empty() {

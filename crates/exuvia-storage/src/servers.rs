@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 
@@ -16,6 +17,7 @@ mod settling;
 
 pub use address::api_server;
 use address::{listed, name_of};
+use identity::Identity;
 use settling::{Seen, Situation, settled};
 
 /// How long a server may take to answer for its discovery before it counts as not answering.
@@ -26,6 +28,9 @@ const ROLL_CALL_HOLDS: Duration = Duration::from_secs(1);
 
 /// How long it is remembered which processes they are: their metrics are megabytes.
 const IDENTITY_HOLDS: Duration = Duration::from_secs(30);
+
+/// How soon it is looked again whether a server has renewed its identity Lease, which it does every 10 s.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How long a listed server that did not answer is left alone.
 const SILENCE_HOLDS: Duration = Duration::from_secs(20);
@@ -56,6 +61,8 @@ struct RollCall {
     servers: Vec<Server>,
     /// They are all that there are, each asked itself.
     are_all: bool,
+    /// As far as they have identity Leases that may be read.
+    identities: Vec<Identity>,
 }
 
 #[derive(Clone)]
@@ -94,6 +101,34 @@ impl ApiServers {
             .collect())
     }
 
+    /// Servers that may have slept since then, each in a sentence, and how long to wait until it can be told of the others:
+    /// nobody can vouch for what they do when they wake. None if every server was asked itself, or if the user has said which
+    /// are gone for good. Both times are by the server's clock.
+    pub(crate) async fn asleep(
+        &self,
+        client: &Client,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Result<(Vec<String>, Duration), kube::Error> {
+        let roll_call = self.roll_call(client).await?;
+        if roll_call.are_all || !self.0.ignored.is_empty() {
+            return Ok((Vec::new(), Duration::ZERO));
+        }
+        let silent = roll_call
+            .identities
+            .iter()
+            .filter(|identity| !identity.renewed_since(since));
+        let (asleep, unknown): (Vec<Option<String>>, Vec<Option<String>>) = silent
+            .map(|identity| identity.asleep(now))
+            .partition(Option::is_some);
+        let wait = if unknown.is_empty() {
+            Duration::ZERO
+        } else {
+            ASK_AGAIN
+        };
+        Ok((asleep.into_iter().flatten().collect(), wait))
+    }
+
     /// The resource's storage version hash in a server's own discovery; `None`: no answer, now or a moment ago.
     async fn hash(&self, server: &Server, api_version: &str, plural: &str) -> Option<String> {
         let silent = self.0.known.lock().await.silent.get(&server.name).copied();
@@ -117,7 +152,8 @@ impl ApiServers {
             return Ok(roll_call.clone());
         }
         let servers = self.enlist(&mut known, listed(client).await?)?;
-        let leases = identity::leases(client).await?;
+        let identities = identity::leases(client).await?;
+        let leases = identities.as_ref().map(Vec::len);
         let mut starts = Vec::new();
         if servers.len() > 1 && leases == Some(servers.len()) {
             for server in &servers {
@@ -125,7 +161,11 @@ impl ApiServers {
             }
         }
         let are_all = self.0.ignored.is_empty() && identity::are_all(leases, servers.len(), &starts);
-        let roll_call = Arc::new(RollCall { servers, are_all });
+        let roll_call = Arc::new(RollCall {
+            servers,
+            are_all,
+            identities: identities.unwrap_or_default(),
+        });
         known.roll_call = Some((Instant::now(), roll_call.clone()));
         Ok(roll_call)
     }

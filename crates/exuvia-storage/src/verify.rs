@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exuvia_sweep::{ResourceVersion, Verdict};
+use exuvia_sweep::{Outcome, ResourceVersion, Verdict};
 use exuvia_write::{Effect, Error, ErrorClass, Writer, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
 use crate::definition::Definition;
-use crate::rewrite::{failed, is_gone};
+use crate::rewrite::failed;
 
 /// The share of proven objects that is patched all the same: 1 %, and at least 100 objects.
 pub(crate) fn sample_share(objects: u64) -> f64 {
@@ -93,41 +93,54 @@ pub(crate) fn is_pure_move(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     moved && alike == *before
 }
 
+/// How often an object is patched until it comes to rest. A default in the status takes two (PITFALLS A51).
+const PATCHES: usize = 4;
+
 impl Verifier {
     pub(crate) async fn verify(&self, metadata: &ObjectMeta) -> Verdict {
         if self.is_proven(metadata) {
             return Verdict::skipped();
         }
-        let (before, patched) = match self.patch_settled(metadata.clone()).await {
-            Ok((_, patched)) if patched.effect != Effect::Changed => return Verdict::current(),
-            Ok(patched) => patched,
-            Err(error) => return failed(&self.writer, &self.api, metadata, &error).await,
-        };
-        // It is proven by the answer to a second patch, or not at all.
-        let once = patched.object;
-        let (between, again) = match self.patch_settled(once.clone()).await {
-            Ok(again) => again,
-            Err(error) => {
-                // It did move, and nobody can tell any more why: better one verification too many.
-                let gone = is_gone(&self.writer, &self.api, metadata, &error).await;
-                if !gone {
-                    self.count(self.why_once(&before));
+        let mut found: Option<Move> = None;
+        let mut current = metadata.clone();
+        for _ in 0..PATCHES {
+            let (before, patched) = match self.patch_settled(current.clone()).await {
+                Ok(patched) => patched,
+                Err(error) => {
+                    // If it did move, nobody can tell any more why: better one verification too many.
+                    let verdict = failed(&self.writer, &self.api, metadata, &error).await;
+                    if verdict.outcome() != Outcome::Gone {
+                        self.count(found);
+                    }
+                    return verdict;
                 }
-                return failed(&self.writer, &self.api, metadata, &error).await;
+            };
+            if patched.effect != Effect::Changed {
+                // It is proven by this answer, whatever came before it.
+                self.count(found);
+                return match found {
+                    None => Verdict::current(),
+                    Some(_) => Verdict::rewritten(),
+                };
             }
-        };
-        let came_to = match again.effect {
-            // A stamp shows each time; what moves again with nothing changed in it is stored in two forms by turns.
-            Effect::Changed if is_pure_move(&between, &again.object) => match self.definition {
-                Some(_) => Move::CameBack,
-                None => Move::Unexplained, // some built-in kinds have no generation that would show a stamp
-            },
-            Effect::Changed => Move::Mutated,
-            _ => self.why_once(&before),
-        };
-        self.count(came_to);
-        match came_to {
-            Move::Mutated => Verdict::current(),
+            let undisturbed = before.resource_version == current.resource_version;
+            let is_pure = is_pure_move(&before, &patched.object);
+            found = Some(match found {
+                None => self.why_once(&before, is_pure),
+                // Our own last write is all that happened in between. A stamp would show; so it is stored in two forms by turns.
+                Some(_) if undisturbed && is_pure => match self.definition {
+                    Some(_) => Move::CameBack,
+                    None => Move::Unexplained, // some built-in kinds have no generation that would show a stamp
+                },
+                Some(_) if undisturbed => Move::Mutated,
+                // Somebody else writes it all the time: what we see is their doing as much as ours.
+                Some(before) => before,
+            });
+            current = patched.object;
+        }
+        self.count(found);
+        match found {
+            Some(Move::Mutated) => Verdict::current(),
             _ => Verdict::rewritten(),
         }
     }
@@ -143,67 +156,86 @@ impl Verifier {
         }
     }
 
-    /// Why an object moved once and then stood still.
-    fn why_once(&self, before: &ObjectMeta) -> Move {
+    /// Why an object moved.
+    fn why_once(&self, before: &ObjectMeta, is_pure: bool) -> Move {
         match &self.definition {
             None => Move::Explained,
+            // Our write changed its content: a webhook, or a default that its last writer did not set.
+            Some(_) if !is_pure => Move::Explained,
             Some(definition) if is_explained(definition, before, self.since) => Move::Explained,
             Some(_) => Move::Unexplained,
         }
     }
 
-    fn count(&self, came_to: Move) {
+    fn count(&self, came_to: Option<Move>) {
         let counter = match came_to {
-            Move::Explained => &self.found.explained,
-            Move::Unexplained => &self.found.unexplained,
-            Move::CameBack => &self.found.came_back,
-            Move::Mutated => &self.found.mutated,
+            None => return,
+            Some(Move::Explained) => &self.found.explained,
+            Some(Move::Unexplained) => &self.found.unexplained,
+            Some(Move::CameBack) => &self.found.came_back,
+            Some(Move::Mutated) => &self.found.mutated,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Patches the object where it stands, and returns where that was. If somebody writes in between, it is read again:
-    /// else a busy object would be taken for one that a server had stored at the old version.
-    async fn patch_settled(
-        &self,
-        mut metadata: ObjectMeta,
-    ) -> Result<(ObjectMeta, Written<ObjectMeta>), Error> {
-        let mut attempt = 1;
-        loop {
-            // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
-            let error = match self.writer.once().rewrite_unmoved(&self.api, &metadata).await {
-                Ok(written) => return Ok((metadata, written)),
-                Err(error) if self.status_fallback && error.class() == ErrorClass::Denied => {
-                    let written = self.writer.rewrite_through_status(&self.api, &metadata).await?;
-                    return Ok((metadata, written));
-                }
-                Err(error) => error,
-            };
-            let Some(delay) = self.writer.retry_policy().after(attempt, error.class()) else {
-                return Err(error);
-            };
-            tokio::time::sleep(delay).await;
-            attempt += 1;
-            let Some(fresh) = self.writer.look(&self.api, &metadata).await? else {
-                return Err(error); // the caller looks for itself whether it is gone
-            };
-            if error.class() == ErrorClass::Ambiguous && is_pure_move(&metadata, &fresh) {
-                let written = Written {
-                    object: fresh,
-                    effect: Effect::Changed,
-                };
-                return Ok((metadata, written));
-            }
-            metadata = fresh;
-        }
+    async fn patch_settled(&self, metadata: ObjectMeta) -> Result<(ObjectMeta, Written<ObjectMeta>), Error> {
+        patch_settled(&self.writer, &self.api, metadata, self.status_fallback).await
     }
 }
 
-/// Whether healthy servers can have made the object move: somebody wrote it at another version since, and a write there may
-/// leave what a write at the endpoint changes, such as a default that only one version has (PITFALLS A35); or the status has
-/// a default, which is only written with the write after the one that brought the status (A51).
-fn is_explained(definition: &Definition, before: &ObjectMeta, since: Option<Timestamp>) -> bool {
-    if definition.has_defaults_in_status() {
+/// Patches the object where it stands, and returns where that was. If somebody writes in between, it is read again: else a
+/// busy object would be taken for one that a server had stored at the old version.
+pub(crate) async fn patch_settled(
+    writer: &Writer,
+    api: &Api<DynamicObject>,
+    mut metadata: ObjectMeta,
+    status_fallback: bool,
+) -> Result<(ObjectMeta, Written<ObjectMeta>), Error> {
+    let mut attempt = 1;
+    loop {
+        // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
+        let error = match writer.once().rewrite_unmoved(api, &metadata).await {
+            Ok(written) => return Ok((metadata, written)),
+            Err(error) if status_fallback && error.class() == ErrorClass::Denied => {
+                let written = writer.rewrite_through_status(api, &metadata).await?;
+                return Ok((metadata, written));
+            }
+            Err(error) => error,
+        };
+        let Some(delay) = writer.retry_policy().after(attempt, error.class()) else {
+            if error.class() != ErrorClass::Conflict {
+                return Err(error);
+            }
+            // Somebody writes it faster than we can. The server stores it as it stores things now all the same; what cannot
+            // be told is only whether it was stored otherwise before.
+            let written = writer.rewrite(api, &metadata).await?;
+            let effect = Effect::Unchanged;
+            return Ok((metadata, Written { effect, ..written }));
+        };
+        tokio::time::sleep(delay).await;
+        attempt += 1;
+        let Some(fresh) = writer.look(api, &metadata).await? else {
+            return Err(error); // the caller looks for itself whether it is gone
+        };
+        if error.class() == ErrorClass::Ambiguous && is_pure_move(&metadata, &fresh) {
+            let written = Written {
+                object: fresh,
+                effect: Effect::Changed,
+            };
+            return Ok((metadata, written));
+        }
+        metadata = fresh;
+    }
+}
+
+/// Whether healthy servers can have re-encoded the object although nothing in its metadata shows a change: somebody wrote it at
+/// another version since, and a write there may leave what a write at the endpoint changes; or the storage version has
+/// defaults that show only with the next write (PITFALLS A51).
+pub(crate) fn is_explained(definition: &Definition, before: &ObjectMeta, since: Option<Timestamp>) -> bool {
+    if definition.has_defaults_in_status()
+        || definition.has_defaults_of_its_own()
+        || definition.stores_otherwise()
+    {
         return true;
     }
     let Some(since) = since else { return false };

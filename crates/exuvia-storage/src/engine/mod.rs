@@ -313,15 +313,31 @@ impl Engine {
             self.report.stored_after.clone_from(&crd.stored);
         }
         self.recall_trim();
+        let (asleep, awake_in) = self.asleep().await?;
         let settled = self.settled().await?;
         self.is_settled = matches!(settled, Settled::Yes { .. });
         Ok(Observed {
             crd,
             pass: self.pass.clone(),
             settled,
-            patrol_in: self.left_of_settle(self.trimmed_at).unwrap_or_default(),
+            patrol_in: self
+                .left_of_settle(self.trimmed_at)
+                .unwrap_or_default()
+                .max(awake_in),
+            asleep,
             suspended: self.suspended,
         })
+    }
+
+    /// API servers that may have slept since the trim, if the patrol is next, and how long to wait until that can be told.
+    async fn asleep(&self) -> Result<(Vec<String>, Duration), Error> {
+        let pass = self.pass.as_ref().filter(|pass| pass.trimmed && !pass.patrolled);
+        let (Some(pass), Some(_)) = (pass, &self.definition) else {
+            return Ok((Vec::new(), Duration::ZERO));
+        };
+        let since = pass.trimmed_at.unwrap_or_else(|| self.clock.now());
+        let servers = self.settling.servers();
+        Ok(servers.asleep(&self.client, since, self.clock.now()).await?)
     }
 
     /// Whether all API servers have understood, as far as the next step depends on it.

@@ -106,6 +106,10 @@ impl Engine {
                  name the servers with --apiserver (spec.apiServers) to find it",
                 objects(self.report.came_back)
             ),
+            Hold::ServerBehind(names) if trimmed => format!(
+                "{}; storedVersions is trimmed, but the patrol waits for that",
+                names.join(", ")
+            ),
             Hold::ServerBehind(names) => format!(
                 "{}; nothing was trimmed; bring it up to date, or if it is gone for good go on without it: \
                  --ignore-apiserver (spec.ignoreApiServers), which verifies in full",

@@ -25,6 +25,10 @@ impl Engine {
             .definition
             .clone()
             .map(|definition| Prober::new(self.client.clone(), self.writer.clone(), definition));
+        let is_clean = self
+            .definition
+            .as_ref()
+            .is_some_and(|definition| definition.crd.old_versions().is_empty());
         let rewriter = &Rewriter {
             writer: self.writer.clone(),
             api: self.api(),
@@ -33,13 +37,11 @@ impl Engine {
             status_fallback: self.options.status_fallback,
             // A built-in resource has no flip: nothing tells which configuration wrote what.
             r0: pass.r0.filter(|_| self.definition.is_some()),
+            is_clean,
+            since: pass.r0_at,
             prober,
             found: rewrite::Found::default(),
         };
-        let is_clean = self
-            .definition
-            .as_ref()
-            .is_some_and(|definition| definition.crd.old_versions().is_empty());
         let put_back = &OnceCell::new();
         let sweep = self.sweep();
         (self.watcher)(Activity::Rewriting(sweep.progress()));

@@ -1,17 +1,62 @@
 //! Whether every API server is accounted for: as many identity Leases as servers that were asked, each another process.
 
+use std::time::Duration;
+
 use exuvia_write::ErrorClass;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 
-/// How many API servers have an identity Lease. A stopped server's Lease stays for an hour (PITFALLS A40). `None`: it may not
+/// A Lease is renewed every 10 s. One that was not for so long belongs to a server that is stopped or gone.
+const RENEWED_WITHIN: Duration = Duration::from_secs(30);
+
+/// An API server as its identity Lease shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) lease: String,
+    pub(super) host: String,
+    pub(super) renewed: Option<Timestamp>,
+}
+
+impl Identity {
+    fn read(lease: &Lease) -> Self {
+        let host = lease.labels().get("kubernetes.io/hostname").cloned();
+        let spec = lease.spec.as_ref();
+        Self {
+            lease: lease.name_any(),
+            host: host.unwrap_or_default(),
+            renewed: spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0),
+        }
+    }
+
+    /// Whether the server was awake after that time. Leases have microseconds, our reading of the server's clock whole seconds.
+    pub(super) fn renewed_since(&self, then: Timestamp) -> bool {
+        self.renewed
+            .is_some_and(|renewed| renewed.as_second() > then.as_second())
+    }
+
+    /// What is to be said of a server that may be asleep; `None`: it is awake. `now` is by the server's clock.
+    pub(super) fn asleep(&self, now: Timestamp) -> Option<String> {
+        let Self { lease, host, renewed } = self;
+        let renewed = (*renewed)?;
+        let since = Duration::try_from(now.duration_since(renewed)).unwrap_or_default();
+        (since > RENEWED_WITHIN).then(|| {
+            format!(
+                "the API server on host {host} has not renewed its identity Lease since {renewed}: it may be stopped, and write \
+                 the old version when it goes on; if it is gone for good, delete the Lease {lease} in namespace kube-system"
+            )
+        })
+    }
+}
+
+/// The API servers that have an identity Lease. A stopped server's Lease stays for an hour (PITFALLS A40). `None`: it may not
 /// be read.
-pub(super) async fn leases(client: &Client) -> Result<Option<usize>, kube::Error> {
+pub(super) async fn leases(client: &Client) -> Result<Option<Vec<Identity>>, kube::Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let of_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
-    match leases.list_metadata(&of_servers).await {
-        Ok(list) => Ok(Some(list.items.len())),
+    match leases.list(&of_servers).await {
+        Ok(list) => Ok(Some(list.items.iter().map(Identity::read).collect())),
         Err(error) => match ErrorClass::of(&error) {
             ErrorClass::Denied => Ok(None),
             _ => Err(error),
@@ -57,6 +102,8 @@ pub(super) fn are_all(leases: Option<usize>, asked: usize, starts: &[Option<Stri
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::SignedDuration;
+
     use super::*;
 
     fn starts(of: &[&str]) -> Vec<Option<String>> {
@@ -82,6 +129,23 @@ mod tests {
             "one process, two addresses"
         );
         assert!(!are_all(Some(2), 2, &starts(&["a", ""])), "one cannot be told");
+    }
+
+    #[test]
+    fn a_server_that_does_not_renew_its_lease_may_be_asleep() {
+        let renewed = Timestamp::from_second(1_800_000_000).ok();
+        let identity = Identity {
+            lease: "apiserver-abc".into(),
+            host: "b".into(),
+            renewed,
+        };
+        let after = |seconds| renewed.and_then(|at| at.checked_add(SignedDuration::from_secs(seconds)).ok());
+        assert_eq!(after(20).and_then(|now| identity.asleep(now)), None);
+        let said = after(90).and_then(|now| identity.asleep(now)).unwrap_or_default();
+        assert!(
+            said.contains("host b") && said.contains("apiserver-abc"),
+            "{said}"
+        );
     }
 
     #[test]

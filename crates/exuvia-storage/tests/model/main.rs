@@ -58,10 +58,7 @@ fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
             match next(&state, mistake) {
                 Step::Done | Step::Hold(Hold::Suspended | Hold::Blocked(_)) => return Ok(()),
                 // Time passes while it waits, and between two tries.
-                Step::Wait(_) | Step::Hold(_) => {
-                    let trimmed = state.pass.as_ref().is_some_and(|pass| pass.trimmed);
-                    state.world.tick(trimmed);
-                }
+                Step::Wait(_) | Step::Hold(_) => state.world.tick(),
                 _ => {}
             }
         }
@@ -87,7 +84,7 @@ fn ends_under_a_writer(world: &World) {
                     return;
                 }
                 Step::Trim(_) => trims += 1,
-                Step::Wait(_) => state.world.tick(false),
+                Step::Wait(_) => state.world.tick(),
                 Step::Hold(hold) => panic!("held by {hold:?}"),
                 _ => {}
             }

@@ -91,9 +91,8 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
         });
     };
     let world = &state.world;
-    let trimmed = state.pass.as_ref().is_some_and(|pass| pass.trimmed);
     let mut later = world.clone();
-    later.tick(trimmed);
+    later.tick();
     push(later);
     match world.second {
         Second::Quiet => {}

@@ -142,6 +142,11 @@ impl World {
             pass: pass.cloned(),
             settled,
             patrol_in: left(self.trim_age),
+            // A server that sleeps has an identity Lease that it does not renew.
+            asleep: match self.second {
+                Second::Paused(_) if pass.is_some_and(|pass| pass.trimmed) => vec!["second".into()],
+                _ => Vec::new(),
+            },
             suspended: self.setting.suspended,
         }
     }
@@ -207,7 +212,7 @@ impl World {
     }
 
     /// A tick of the clock.
-    pub(crate) fn tick(&mut self, trimmed: bool) {
+    pub(crate) fn tick(&mut self) {
         let older = |age: &mut u8| *age = (*age + 1).min(SETTLE);
         for age in [
             &mut self.flip_age,
@@ -223,8 +228,6 @@ impl World {
                 Second::InFlight(version)
             }
             Second::InFlight(_) => Second::Quiet,
-            // One that nobody knows of, and that sleeps on after the trim, is beyond any tool's sight.
-            Second::Paused(_) if trimmed && !self.setting.accounted => Second::Quiet,
             second => second,
         };
     }

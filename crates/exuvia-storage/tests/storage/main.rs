@@ -4,6 +4,7 @@
 
 mod edges;
 mod gate;
+mod healthy;
 mod life;
 mod obstacles;
 mod ownership;
