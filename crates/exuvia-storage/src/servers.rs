@@ -101,6 +101,11 @@ impl ApiServers {
             .collect())
     }
 
+    /// Whether every API server that there is was asked itself, and each is another process.
+    pub(crate) async fn are_all(&self, client: &Client) -> Result<bool, kube::Error> {
+        Ok(self.roll_call(client).await?.are_all)
+    }
+
     /// Servers that may have slept since then, each in a sentence, and how long to wait until it can be told of the others:
     /// nobody can vouch for what they do when they wake. None if every server was asked itself, or if the user has said which
     /// are gone for good. Both times are by the server's clock.

@@ -48,7 +48,8 @@ impl StorageController {
                 .await;
             }
             (_, Phase::Rewriting) if before != Some(Phase::Rewriting) => {
-                let note = format!("rewriting objects at {}", news.storage_version);
+                let note = format!("rewriting objects at {}", news.storage_version)
+                    + &accepted(work.engine.report());
                 self.event(migration, pass, EventKind::Normal, "Rewriting", &note)
                     .await;
             }
@@ -222,7 +223,7 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
     };
     let message = match &trouble {
         Some(trouble) => trouble.message.clone(),
-        None => status::sentence(phase, &report.storage_version),
+        None => status::sentence(phase, &report.storage_version) + &accepted(report),
     };
     let before = migration.status.clone().unwrap_or_default();
     let same_pass = status::pass_of(&before)
@@ -242,6 +243,17 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
             .or(before.failures.filter(|_| trouble.is_some() && same_pass)),
         trouble,
         outlook: None,
+    }
+}
+
+/// What the rewrite erases or changes because the spec accepts it.
+fn accepted(report: &Report) -> String {
+    match report.losses.as_ref().filter(|losses| losses.holds()) {
+        Some(losses) => format!(
+            "; accepted by spec.acceptPruning: {}",
+            losses.lines(10).join("; ")
+        ),
+        None => String::new(),
     }
 }
 

@@ -58,7 +58,9 @@ pub(super) fn ownership<'a>(
 }
 
 /// What one server counted, if it counted anything. Requests since its start say nothing about now.
-pub(super) fn used(server: &str, counts: &Counts, usage: &Usage) -> Option<Holder> {
+///
+/// The garbage collector watches each resource at its preferred version, and nobody can update it.
+pub(super) fn used(server: &str, counts: &Counts, usage: &Usage, is_preferred: bool) -> Option<Holder> {
     let mut found = Vec::new();
     match counts.watches {
         0 => {}
@@ -77,10 +79,13 @@ pub(super) fn used(server: &str, counts: &Counts, usage: &Usage) -> Option<Holde
             by_verb.join(", ")
         ));
     }
-    let message = format!(
-        "{} on {server}: update the client that asks for it",
-        found.join(", ")
-    );
+    let cure = if is_preferred {
+        "it is the preferred version, which the garbage collector watches itself: set `served: false` for it first, and ask \
+         again"
+    } else {
+        "update the client that asks for it (`exuvia storage users` shows who writes, the API server's audit log who reads)"
+    };
+    let message = format!("{} on {server}: {cure}", found.join(", "));
     (!found.is_empty()).then(|| Holder::new(Holds::Usage, message))
 }
 

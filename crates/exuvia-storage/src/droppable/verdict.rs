@@ -229,7 +229,7 @@ impl Seen<'_> {
             let examples = dependents.examples.join(", ");
             let message = format!(
                 "ownerReferences of {} in {resource} name it, such as {examples}: after the drop they are never collected; \
-                 run `exuvia storage migrate {name} --owner-references`",
+                 run `exuvia storage migrate {name} --shed {version} --owner-references`",
                 objects(dependents.objects)
             );
             let holder = Holder::new(Holds::References, message);
@@ -266,11 +266,15 @@ impl Seen<'_> {
             }
         };
         let mut asked = 0;
+        let priority = |version: &str| kube::core::Version::parse(version).priority();
+        let is_preferred = self.definition.served().max_by_key(|version| priority(version)) == Some(version);
         for (server, counts) in usage.at(group, plural, version) {
             match counts {
                 Ok(counts) => {
                     asked += 1;
-                    findings.holders.extend(used(server, &counts, usage));
+                    findings
+                        .holders
+                        .extend(used(server, &counts, usage, is_preferred));
                 }
                 Err(_) if !is_served => {}
                 Err(unread) if unread.forbidden => findings.unknown(

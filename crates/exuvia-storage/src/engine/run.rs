@@ -40,16 +40,28 @@ impl Engine {
                 Advance::Stepped => {}
                 Advance::Wait(time) => {
                     slot = None;
-                    (self.watcher)(Activity::Settling(time));
-                    tokio::select! {
-                        () = tokio::time::sleep(time.min(LOOK_AGAIN)) => {}
-                        () = self.control.cancelled() => {}
-                    }
+                    self.wait(time).await;
                 }
                 Advance::Held(hold) => return Ok(self.ended(&hold)),
                 Advance::Done if self.is_migrated() => return Ok(End::Migrated),
                 Advance::Done => return Ok(End::Clean),
                 Advance::Cancelled => return Ok(End::Cancelled),
+            }
+        }
+    }
+
+    /// Waits, and says every second for how long still.
+    async fn wait(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let look_again = Instant::now() + time.min(LOOK_AGAIN);
+        while Instant::now() < look_again && !self.control.is_cancelled() {
+            (self.watcher)(Activity::Settling(
+                until.saturating_duration_since(Instant::now()),
+            ));
+            let nap = look_again.saturating_duration_since(Instant::now());
+            tokio::select! {
+                () = tokio::time::sleep(nap.min(Duration::from_secs(1))) => {}
+                () = self.control.cancelled() => {}
             }
         }
     }

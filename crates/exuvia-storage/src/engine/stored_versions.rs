@@ -18,12 +18,12 @@ impl Engine {
     /// Removes exactly the old versions, under the lock, and puts on record what was proven. On a 409 the next observation
     /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself shows something else.
     pub(super) async fn trim(&mut self, old: &[String]) -> Result<Option<Hold>, Error> {
-        (self.watcher)(Activity::Trimming);
         if let Subject::BuiltIn(_) = self.subject {
             // There is nothing to trim, and no version that a server could bring back.
             self.remember(|pass| (pass.trimmed, pass.patrolled) = (true, true));
             return Ok(None);
         }
+        (self.watcher)(Activity::Trimming);
         if let Some(hold) = self.audit_etcd().await? {
             return Ok(Some(hold));
         }

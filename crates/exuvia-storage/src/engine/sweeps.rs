@@ -183,7 +183,8 @@ impl Engine {
         let pass = self.pass.clone().unwrap_or_default();
         // Where every server is accounted for, the verify sweep proved everything up to there, and an object that is written
         // again gets a higher version. Elsewhere a server that was behind may itself have answered that sweep.
-        let seen_up_to = pass.r1.filter(|_| !pass.verified_in_full);
+        let accounted = !pass.verified_in_full && self.api_servers().are_all(&self.client).await?;
+        let seen_up_to = pass.r1.filter(|_| accounted);
         let trust = seen_up_to.map_or(Trust::Nothing, Trust::UpTo);
         let verifier = &self.verifier(trust);
         let survey = &Mutex::new(Survey::default());

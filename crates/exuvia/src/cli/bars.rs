@@ -8,7 +8,7 @@ use exuvia_storage::Activity;
 use exuvia_storage::droppable::Looking;
 use exuvia_storage::references::Extent;
 use exuvia_sweep::Progress;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
 use tokio::sync::watch;
 
 use super::output::remark;
@@ -99,13 +99,16 @@ fn line(name: &str, activity: &Activity) -> String {
 
 fn settling(name: &str, left: Duration) -> String {
     format!(
-        "{name}: waiting {:.0} s more, until no API server can be behind any more",
+        "{name}: waiting {:.0} s for API servers to catch up",
         left.as_secs_f64().ceil()
     )
 }
 
 fn spinner(bars: &MultiProgress, message: String) -> ProgressBar {
-    let bar = bars.add(ProgressBar::new_spinner()).with_message(message);
+    let bar = bars
+        .add(ProgressBar::new_spinner())
+        .with_finish(ProgressFinish::AndClear)
+        .with_message(message);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
@@ -121,6 +124,7 @@ fn follow(
         .progress_chars("=> ");
     let bar = bars
         .add(ProgressBar::new(0))
+        .with_finish(ProgressFinish::AndClear)
         .with_style(style)
         .with_message(format!("{name}: {what}"));
     let shown = bar.clone();

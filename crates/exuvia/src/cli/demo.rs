@@ -79,8 +79,9 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
         let kubeconfig = control_plane.admin().kubeconfig()?;
         say(&format!(
             "\nThe control plane stays up until Ctrl-C. In another terminal, with a kubectl of your own:\n\n    \
-             export KUBECONFIG={}\n    kubectl get widgets.{GROUP}\n\n",
-            kubeconfig.display()
+             export KUBECONFIG={}\n    kubectl get widgets.{GROUP}\n    exuvia storage audit --etcd-endpoint {}\n\n",
+            kubeconfig.display(),
+            control_plane.etcd().endpoint()
         ))?;
         std::future::pending::<()>().await;
     }

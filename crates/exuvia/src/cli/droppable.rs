@@ -10,7 +10,7 @@ use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::usage::{Counts, Usage};
 use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify};
-use exuvia_sweep::Sweep;
+use exuvia_sweep::{Control, Sweep};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
@@ -64,13 +64,19 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
 /// kubeconfig names if there is none.
 async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(String, Client)> {
     let known = ApiServers::new(&cluster.config, given, &[]);
-    match known.clients(&cluster.client).await {
-        Ok(servers) if !servers.is_empty() => servers,
-        _ => {
-            let url = cluster.config.cluster_url.to_string();
-            vec![(url.trim_end_matches('/').to_owned(), cluster.client.clone())]
+    let mut servers = known.clients(&cluster.client).await.unwrap_or_default();
+    if servers.len() == given.len() {
+        // The cluster lists none: the one that answers is asked as well.
+        let url = cluster.config.cluster_url.to_string();
+        let url = url.trim_end_matches('/').to_owned();
+        if !given
+            .iter()
+            .any(|uri| uri.to_string().trim_end_matches('/') == url)
+        {
+            servers.push((url, cluster.client.clone()));
         }
     }
+    servers
 }
 
 fn about(all: Vec<CustomResourceDefinition>, crd: &str, version: &str) -> anyhow::Result<Question> {
@@ -100,7 +106,8 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, path: &Path) -> anyhow::R
     let mut questions = Vec::new();
     for found in all {
         let name = found.name_any();
-        let Some(manifest) = to_be.iter().find(|manifest| manifest.name == name) else {
+        // Applied in this order, the last one of a name counts.
+        let Some(manifest) = to_be.iter().rev().find(|manifest| manifest.name == name) else {
             continue;
         };
         let names = found.spec.versions.iter().map(|version| &version.name);
@@ -182,12 +189,21 @@ async fn prove(
         patrol: true,
         ..Options::default()
     };
+    let control = Control::new();
+    let on_interrupt = control.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            remark("stopping: objects in work are finished, nothing is trimmed");
+            on_interrupt.cancel();
+        }
+    });
     let mut proven = Vec::new();
     for question in questions {
         let name = question.crd.name_any();
         let (client, writer) = (cluster.client.clone(), cluster.writer.clone());
         let engine = Engine::new(&cluster.config, client, writer, &name, options.clone());
         let report = engine
+            .controlled_by(control.clone())
             .watched_by(show(name.clone(), &indicatif::MultiProgress::new()))
             .run()
             .await?;
@@ -198,6 +214,9 @@ async fn prove(
             End::Cancelled => Some("the sweep was stopped".to_owned()),
             End::Gone => bail!("the CRD {name} is gone"),
         };
+        if let Some(why) = &unproven {
+            remark(&format!("{name} could not be proven: {why}"));
+        }
         proven.push(Question { unproven, ..question });
     }
     // The record is in the status, as it is now.
@@ -256,7 +275,9 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
         None,
     )
     .await;
-    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint))).await?;
+    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint)))
+        .await
+        .map_err(|error| anyhow!("{}", exuvia_storage::redact(&error.to_string())))?;
     let users: Vec<User> = survey
         .owners
         .at(&definition.api_version(&args.version))

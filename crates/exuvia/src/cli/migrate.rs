@@ -119,7 +119,8 @@ async fn all(
         });
         futures::future::join_all(looks).await;
     }
-    let runs = engines.iter_mut().zip(targets).map(|(engine, target)| {
+    // Each ends with its run, and takes its bar with it.
+    let runs = engines.into_iter().zip(targets).map(|(mut engine, target)| {
         let slots = &slots;
         async move {
             let report = if args.dry_run {

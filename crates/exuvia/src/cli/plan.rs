@@ -158,7 +158,7 @@ async fn line(cluster: &Cluster, crd: &CustomResourceDefinition, ownership: bool
     if ownership {
         match Survey::of(sweep).await {
             Ok(survey) => line.add(definition, survey, &migrate),
-            Err(error) => line.verdict = redact_uncut(&format!("not to be listed: {error}")),
+            Err(error) => line.verdict = redact_uncut(&format!("cannot be listed: {error}")),
         }
     } else {
         line.objects = sweep.count().await.ok().and_then(|count| count.objects);
@@ -170,6 +170,9 @@ async fn line(cluster: &Cluster, crd: &CustomResourceDefinition, ownership: bool
 /// somebody still needs an old version is the next question.
 fn clean(definition: &Definition, proven: Option<&Record>) -> (String, String) {
     let name = &definition.name;
+    if definition.versions.len() == 1 && proven.is_none() {
+        return ("it has one version only".to_owned(), "-".to_owned());
+    }
     let old = droppable(definition, &Owners::default());
     let ask = old
         .first()

@@ -98,7 +98,8 @@ impl Summary {
                     old => format!("trim {}", old.join(", ")),
                 };
                 format!(
-                    "nothing stands in the way; would rewrite its objects at {}, verify that, and {trim}",
+                    "nothing was found that stands in the way (one object of each kind was tried, not all); would rewrite its \
+                     objects at {}, verify that, and {trim}",
                     report.storage_version
                 )
             }
