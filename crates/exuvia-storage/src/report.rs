@@ -27,6 +27,9 @@ pub struct Report {
     pub verify: Tally,
     /// How that one verified.
     pub verified: Option<Verified>,
+    /// Why every object was patched, if nobody asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_full: Option<String>,
     /// Where the time went.
     pub timings: Timings,
     /// How many objects were in work at once at the most.

@@ -61,6 +61,8 @@ struct RollCall {
     servers: Vec<Server>,
     /// They are all that there are, each asked itself.
     are_all: bool,
+    /// Why not, if they are not.
+    why_not: Option<String>,
     /// As far as they have identity Leases that may be read.
     identities: Vec<Identity>,
 }
@@ -165,10 +167,16 @@ impl ApiServers {
                 starts.push(known.start(server).await);
             }
         }
-        let are_all = self.0.ignored.is_empty() && identity::are_all(leases, servers.len(), &starts);
+        let why_not = if self.0.ignored.is_empty() {
+            identity::why_not_all(leases, servers.len(), &starts)
+        } else {
+            Some("an API server is ignored".to_owned())
+        };
+        let are_all = why_not.is_none();
         let roll_call = Arc::new(RollCall {
             servers,
             are_all,
+            why_not,
             identities: identities.unwrap_or_default(),
         });
         known.roll_call = Some((Instant::now(), roll_call.clone()));
@@ -255,6 +263,8 @@ impl Server {
 #[derive(Debug)]
 pub(crate) struct Settling {
     servers: ApiServers,
+    /// Why the servers were not all accounted for when they were last asked.
+    why_not: Option<String>,
     /// The flip that the observations below are about, and since when it is known here.
     about: Option<(String, i64, Instant)>,
     seen: BTreeMap<String, Seen>,
@@ -264,9 +274,15 @@ impl Settling {
     pub(crate) fn new(servers: ApiServers) -> Self {
         Self {
             servers,
+            why_not: None,
             about: None,
             seen: BTreeMap::new(),
         }
+    }
+
+    /// Why a resourceVersion proves nothing, as of the last look.
+    pub(crate) fn why_not_accounted(&self) -> Option<&str> {
+        self.why_not.as_deref()
     }
 
     pub(crate) fn servers(&self) -> &ApiServers {
@@ -326,6 +342,10 @@ impl Settling {
         } else {
             const { &BTreeMap::new() }
         };
+        let all_new = !seen.is_empty() && seen.values().all(|seen| matches!(seen, Seen::New(_)));
+        let unanswered =
+            || (!all_new).then(|| "not every API server answered for the storage version itself".to_owned());
+        self.why_not = roll_call.why_not.clone().or_else(unanswered);
         Ok(settled(&Situation {
             seen,
             // Times in the CRD move when the owner of the spec writes anything else, its generation does not.

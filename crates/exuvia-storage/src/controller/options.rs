@@ -34,7 +34,7 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
         always: defaults.always,
         // Somebody else may have trimmed: the operator believes nothing but a sweep of ours.
         until_recorded: true,
-        patrol: defaults.patrol,
+        patrol: true,
         etcd: defaults.etcd.clone(),
         verify: match spec.verify {
             VerifyPolicy::Auto => Verify::Auto,

@@ -35,7 +35,7 @@ impl Engine {
 
     /// The pass that is on record as trimmed and not patrolled: all that is left of it is the patrol.
     fn owed_by_record(&self) -> Option<Pass> {
-        let wanted = (self.options.patrol || self.options.until_recorded) && !self.options.always;
+        let wanted = self.options.patrol && !self.options.always;
         let record = self.record.as_ref().filter(|record| !record.patrolled)?;
         (wanted && self.pass.is_none()).then(|| Pass {
             uid: record.uid.clone(),

@@ -11,6 +11,7 @@ use crate::Error;
 use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
+use crate::options::Verify;
 use crate::probe::Prober;
 use crate::protocol::{Crd, Hold, Pass, SweepEnd, Verification};
 use crate::report::Verified;
@@ -145,6 +146,8 @@ impl Engine {
         self.take_note(&verification).await?;
         if self.pass.as_ref().is_some_and(|pass| pass.verify.is_some()) {
             self.report.verified = Some(if full { Verified::Full } else { Verified::Proof });
+            let why = self.settling.why_not_accounted().map(str::to_owned);
+            self.report.why_full = why.filter(|_| full && self.options.verify == Verify::Auto);
         }
         Ok(())
     }

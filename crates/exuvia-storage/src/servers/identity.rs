@@ -86,18 +86,29 @@ fn start_in(metrics: &str) -> Option<&str> {
         .map(str::trim)
 }
 
-/// Whether these are all API servers. `starts` has one entry for each server that was asked.
+/// Why these are not known to be all API servers; `None`: they are. `starts` has one entry for each server that was asked.
 ///
 /// One Lease and one server asked: it is that one, whatever its address is. With more of them, an address may be a load
 /// balancer in front of another, so each must be a process of its own.
-pub(super) fn are_all(leases: Option<usize>, asked: usize, starts: &[Option<String>]) -> bool {
+pub(super) fn why_not_all(leases: Option<usize>, asked: usize, starts: &[Option<String>]) -> Option<String> {
     let distinct = || {
         let mut known: Vec<&String> = starts.iter().flatten().collect();
         known.sort();
         known.dedup();
         known.len() == asked
     };
-    asked > 0 && leases == Some(asked) && (asked == 1 || distinct())
+    match (leases, asked) {
+        (_, 0) => {
+            Some("no API server is known that could be asked itself; name them with --apiserver".to_owned())
+        }
+        (None, _) => Some("the identity Leases of the API servers in kube-system may not be read".to_owned()),
+        (Some(leases), asked) if leases != asked => Some(format!(
+            "{asked} API servers were asked themselves, and there are {leases} identity Leases"
+        )),
+        (_, 1) => None,
+        _ if distinct() => None,
+        _ => Some("the API servers that were asked cannot be told apart by their /metrics".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +121,10 @@ mod tests {
         of.iter()
             .map(|start| Some((*start).to_owned()).filter(|start| !start.is_empty()))
             .collect()
+    }
+
+    fn are_all(leases: Option<usize>, asked: usize, starts: &[Option<String>]) -> bool {
+        why_not_all(leases, asked, starts).is_none()
     }
 
     #[test]

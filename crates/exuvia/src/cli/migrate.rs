@@ -171,6 +171,8 @@ fn options(args: &MigrateArgs) -> Options {
         verify: args.verify.into(),
         // Whoever names a CRD and asks for a full verification wants to know, whatever storedVersions says.
         always: !args.names.is_empty() && args.verify == VerifyArg::Full,
+        // And a CRD that is named is swept at least once: a clean storedVersions is not believed.
+        until_recorded: !args.names.is_empty(),
         patrol: args.patrol,
         etcd: args.etcd.to_options(),
         managed_fields: args.managed_fields.into(),

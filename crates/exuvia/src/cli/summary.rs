@@ -146,6 +146,9 @@ impl Summary {
             }
             None => {}
         }
+        if let Some(why) = &report.why_full {
+            lines.push(format!("in full, because {why}"));
+        }
         lines
     }
 

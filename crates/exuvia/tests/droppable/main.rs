@@ -6,6 +6,7 @@
 #[path = "../binary/mod.rs"]
 mod binary;
 mod bytes;
+mod elsewhere;
 mod references;
 mod usage;
 

@@ -12,6 +12,7 @@ mod chaos;
 mod crash;
 mod faults;
 mod harness;
+mod healthy;
 mod leader;
 mod life;
 mod observability;
