@@ -86,7 +86,6 @@ async fn a_busy_status_writer_at_the_old_version_is_not_a_server_that_is_behind(
     for writer in writers {
         writer.abort();
     }
-    eprintln!("REPORT {report:?}");
     assert_eq!(report.came_back, 0);
     assert_eq!(report.end, End::Migrated);
 }
@@ -111,7 +110,6 @@ async fn a_clean_crd_with_a_default_in_the_status_is_not_accused_of_a_wrong_trim
         ..bench.options()
     };
     let report = bench.engine(options).run().await.unwrap();
-    eprintln!("REPORT {report:?}");
     let seen = stored_versions_since(&bench, from).await;
     assert_eq!(seen, ["[\"v1\"]"], "{report:?}");
     assert_eq!(report.stored_otherwise, 0);
@@ -143,7 +141,6 @@ async fn a_clean_crd_with_a_busy_controller_is_not_accused_of_a_wrong_trim() {
     for writer in writers {
         writer.abort();
     }
-    eprintln!("REPORT {report:?}");
     let seen = stored_versions_since(&bench, from).await;
     assert_eq!(seen, ["[\"v1\"]"], "{report:?}");
     assert_eq!(report.stored_otherwise, 0);
@@ -187,7 +184,6 @@ async fn an_old_writer_that_only_removes_does_not_keep_a_migration_from_its_end(
         .expect("it ends")
         .unwrap();
     writer.abort();
-    eprintln!("REPORT {report:?}");
     assert_eq!(report.end, End::Migrated);
 }
 
@@ -230,7 +226,6 @@ async fn a_default_of_an_unserved_storage_version_does_not_keep_a_migration_from
         .expect("it ends")
         .unwrap();
     writer.abort();
-    eprintln!("REPORT {report:?}");
     assert_eq!(report.end, End::Migrated);
 }
 
@@ -300,7 +295,6 @@ async fn a_webhook_that_notes_who_wrote_last_does_not_keep_a_migration_from_its_
         .delete("who-wrote", &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    eprintln!("REPORT {report:?}");
     assert_eq!(report.end, End::Migrated);
 }
 
@@ -308,7 +302,6 @@ async fn a_webhook_that_notes_who_wrote_last_does_not_keep_a_migration_from_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_runs_at_once_both_end_well() {
     let bench = Bench::flipped("two-runs", 60).await;
-    let from = bench.control_plane.etcd().revision().await.unwrap();
     let options = || Options {
         patrol: true,
         ..bench.options()
@@ -322,8 +315,6 @@ async fn two_runs_at_once_both_end_well() {
     );
     let (one, two) = tokio::join!(one.run(), two.run());
     let (one, two) = (one.unwrap(), two.unwrap());
-    eprintln!("STORED {:?}", stored_versions_since(&bench, from).await);
-    eprintln!("ONE {one:?}\nTWO {two:?}");
     assert_eq!((one.end, two.end), (End::Migrated, End::Migrated));
     assert_eq!(bench.stored_at("v1alpha1").await, 0);
 }
@@ -415,6 +406,5 @@ async fn a_heartbeat_object_does_not_keep_a_migration_from_its_end() {
     for writer in writers {
         writer.abort();
     }
-    eprintln!("REPORT {report:?}");
     assert_eq!(report.end, End::Migrated);
 }

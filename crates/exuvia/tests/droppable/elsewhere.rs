@@ -35,8 +35,6 @@ async fn an_open_watch_on_another_api_server_holds_it() {
         ],
     )
     .await;
-    let slices = admin(&control_plane, &["plan"]).await;
-    eprintln!("SAID {code} {text} {:?}", said(&slices));
     assert!(!watching.is_finished());
     assert_ne!(code, 0, "{text}");
 }
@@ -59,7 +57,6 @@ async fn the_last_of_two_manifests_of_one_crd_counts() {
         )
         .await,
     );
-    eprintln!("SAID {code} {text}");
     assert_ne!(code, 0, "{text}");
 }
 

@@ -34,7 +34,6 @@ async fn the_only_served_version_is_not_among_the_droppable_ones() {
     let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
     label(&client, &widgets, Some("true")).await;
     let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
-    eprintln!("STATUS {status:?} EVENTS {:?}", events(&client, "Migrated").await);
     assert_eq!(
         status.droppable_versions.unwrap_or_default(),
         Vec::<String>::new()
@@ -56,7 +55,6 @@ async fn a_version_that_references_name_is_not_among_the_droppable_ones() {
     let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
     label(&client, &widgets, Some("true")).await;
     let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
-    eprintln!("STATUS {status:?}");
     assert_eq!(
         status.droppable_versions.unwrap_or_default(),
         Vec::<String>::new()
@@ -123,9 +121,5 @@ async fn under_a_busy_status_writer_at_the_old_version_it_is_migrated_once() {
     let values = assert_every_trim_was_right(&control_plane, &widgets).await;
     let accused = events(&client, "ServerBehind").await;
     let status = status_when(&client, &widgets.crd_name(), "any", |_| true).await;
-    eprintln!(
-        "VALUES {values:?}\nACCUSED {accused:?}\nSTATUS {:?} {:?}",
-        status.phase, status.conditions
-    );
     assert!(accused.is_empty() && values.len() <= 3 && status.phase == Some(Phase::Migrated));
 }
