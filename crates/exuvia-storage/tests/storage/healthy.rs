@@ -66,7 +66,7 @@ async fn stored_versions_since(bench: &Bench, from: i64) -> Vec<String> {
 /// object move twice, with nothing else changed in it. One healthy server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_status_writer_at_the_old_version_is_not_a_server_that_is_behind() {
-    let bench = installed_with("busy", |crd| {
+    let bench = installed_with("busy-status", |crd| {
         schema(crd, 1, "status")["observed"] = json!({"type": "integer", "default": -1});
     })
     .await;
@@ -129,7 +129,12 @@ async fn a_clean_crd_with_a_busy_controller_is_not_accused_of_a_wrong_trim() {
         20,
         Duration::from_millis(100),
     );
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let api = bench.widgets.api(&bench.client, "v1");
+    crate::until("the controller writes", async || {
+        let last = api.get("widget-0019").await.unwrap();
+        !last.data["status"].is_null()
+    })
+    .await;
     let from = bench.control_plane.etcd().revision().await.unwrap();
     let options = Options {
         verify: Verify::Full,
@@ -206,7 +211,6 @@ async fn a_default_of_an_unserved_storage_version_does_not_keep_a_migration_from
     crds.replace(&bench.widgets.crd_name(), &PostParams::default(), &crd)
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let api = bench.widgets.api(&bench.client, "v1alpha1");
     let widgets = bench.widgets.clone();
     let writer = tokio::spawn(async move {

@@ -20,7 +20,6 @@ async fn an_open_watch_on_another_api_server_holds_it() {
     .await;
     let watch = old.watch(&WatchParams::default(), "0").await.unwrap();
     let watching = tokio::spawn(watch.boxed().try_for_each(async |_| Ok(())));
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     let (code, text) = droppable(
         &control_plane,
         &widgets,
@@ -44,7 +43,7 @@ async fn an_open_watch_on_another_api_server_holds_it() {
 async fn the_last_of_two_manifests_of_one_crd_counts() {
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
-    let widgets = super::flipped(&client, "twice.example.com", 3).await;
+    let widgets = super::flipped(&client, "last-counts.example.com", 3).await;
     let mut short = widgets.crd("v1");
     short["spec"]["versions"].as_array_mut().unwrap().remove(0);
     let text = format!("{}\n---\n{}\n", widgets.crd("v1"), short);
