@@ -29,9 +29,6 @@ const ROLL_CALL_HOLDS: Duration = Duration::from_secs(1);
 /// How long it is remembered which processes they are: their metrics are megabytes.
 const IDENTITY_HOLDS: Duration = Duration::from_secs(30);
 
-/// How soon it is looked again whether a server has renewed its identity Lease, which it does every 10 s.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
-
 /// How long a listed server that did not answer is left alone.
 const SILENCE_HOLDS: Duration = Duration::from_secs(20);
 
@@ -54,6 +51,17 @@ struct Known {
     silent: BTreeMap<String, Instant>,
     roll_call: Option<(Instant, Arc<RollCall>)>,
     starts: BTreeMap<String, (Instant, Option<String>)>,
+}
+
+/// Whether servers that were not asked themselves are awake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Awake {
+    /// There is none: every server was asked itself, or the user has said which are gone for good.
+    NoMatter,
+    /// Each has renewed its identity Lease, as far as they may be read.
+    All,
+    /// Not all of them yet; those that have not for long are named, each in a sentence.
+    Not(Vec<String>),
 }
 
 /// The servers that there are.
@@ -108,32 +116,29 @@ impl ApiServers {
         Ok(self.roll_call(client).await?.are_all)
     }
 
-    /// Servers that may have slept since then, each in a sentence, and how long to wait until it can be told of the others:
-    /// nobody can vouch for what they do when they wake. None if every server was asked itself, or if the user has said which
-    /// are gone for good. Both times are by the server's clock.
-    pub(crate) async fn asleep(
+    /// Whether servers that were not asked themselves have been awake since then: nobody can vouch for what a sleeping one does
+    /// when it wakes. Both times are by the server's clock.
+    pub(crate) async fn awake(
         &self,
         client: &Client,
         since: Timestamp,
         now: Timestamp,
-    ) -> Result<(Vec<String>, Duration), kube::Error> {
+    ) -> Result<Awake, kube::Error> {
         let roll_call = self.roll_call(client).await?;
         if roll_call.are_all || !self.0.ignored.is_empty() {
-            return Ok((Vec::new(), Duration::ZERO));
+            return Ok(Awake::NoMatter);
         }
-        let silent = roll_call
+        let mut silent = roll_call
             .identities
             .iter()
-            .filter(|identity| !identity.renewed_since(since));
-        let (asleep, unknown): (Vec<Option<String>>, Vec<Option<String>>) = silent
-            .map(|identity| identity.asleep(now))
-            .partition(Option::is_some);
-        let wait = if unknown.is_empty() {
-            Duration::ZERO
-        } else {
-            ASK_AGAIN
-        };
-        Ok((asleep.into_iter().flatten().collect(), wait))
+            .filter(|identity| !identity.renewed_since(since))
+            .peekable();
+        if silent.peek().is_none() {
+            return Ok(Awake::All);
+        }
+        Ok(Awake::Not(
+            silent.filter_map(|identity| identity.asleep(now)).collect(),
+        ))
     }
 
     /// The resource's storage version hash in a server's own discovery; `None`: no answer, now or a moment ago.

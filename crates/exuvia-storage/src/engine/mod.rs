@@ -20,9 +20,12 @@ use crate::options::{Options, Verify};
 use crate::protocol::{self, Crd, Hold, Observed, Pass, Settled, Step};
 use crate::record::Record;
 use crate::report::Report;
-use crate::servers::{ApiServers, Settling};
+use crate::servers::{ApiServers, Awake, Settling};
 use crate::survey::Survey;
 use crate::verify::{Found, Trust, Verifier};
+
+/// How soon it is looked again whether a server has renewed its identity Lease, which it does every 10 s.
+const LEASES_AGAIN: Duration = Duration::from_secs(2);
 
 mod run;
 mod steps;
@@ -74,6 +77,8 @@ pub struct Engine {
     /// When objects were last found to move without an explanation.
     unsettled_at: Option<Instant>,
     trimmed_at: Option<Instant>,
+    /// When every API server was first seen to be awake after the trim.
+    awake_since: Option<Instant>,
     /// What the last sweep over all metadata of this engine saw.
     survey: Option<Survey>,
     /// Nothing is written: everything that can be told is looked at.
@@ -158,6 +163,7 @@ impl Engine {
             record: None,
             unsettled_at: None,
             trimmed_at: None,
+            awake_since: None,
             survey: None,
             rehearsing: false,
             looked_when_settled: false,
@@ -329,15 +335,30 @@ impl Engine {
         })
     }
 
-    /// API servers that may have slept since the trim, if the patrol is next, and how long to wait until that can be told.
-    async fn asleep(&self) -> Result<(Vec<String>, Duration), Error> {
+    /// API servers that may have slept since the trim, if the patrol is next. From when all are seen to be awake, requests in
+    /// flight are waited for once more.
+    async fn asleep(&mut self) -> Result<(Vec<String>, Duration), Error> {
+        let nothing = (Vec::new(), Duration::ZERO);
         let pass = self.pass.as_ref().filter(|pass| pass.trimmed && !pass.patrolled);
         let (Some(pass), Some(_)) = (pass, &self.definition) else {
-            return Ok((Vec::new(), Duration::ZERO));
+            self.awake_since = None;
+            return Ok(nothing);
         };
-        let since = pass.trimmed_at.unwrap_or_else(|| self.clock.now());
-        let servers = self.settling.servers();
-        Ok(servers.asleep(&self.client, since, self.clock.now()).await?)
+        let now = self.clock.now();
+        let since = pass.trimmed_at.unwrap_or(now);
+        Ok(
+            match self.settling.servers().awake(&self.client, since, now).await? {
+                Awake::NoMatter => nothing,
+                Awake::All => {
+                    let since = *self.awake_since.get_or_insert_with(Instant::now);
+                    (Vec::new(), self.left_of_settle(Some(since)).unwrap_or_default())
+                }
+                Awake::Not(asleep) => {
+                    self.awake_since = None;
+                    (asleep, LEASES_AGAIN)
+                }
+            },
+        )
     }
 
     /// Whether all API servers have understood, as far as the next step depends on it.

@@ -52,6 +52,7 @@ fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
     state.world.faults_left = 0;
     if let Second::Paused(version) = state.world.second {
         state.world.second = Second::Behind(version);
+        state.world.awake_age = 0;
     }
     for _ in 0..200 {
         if state.sweep.is_none() {

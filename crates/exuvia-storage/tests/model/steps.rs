@@ -53,6 +53,9 @@ impl State {
         if !passed.trimmed || passed.patrolled {
             world.trim_age = SETTLE;
         }
+        if world.setting.accounted {
+            world.awake_age = SETTLE;
+        }
         // Only equality matters.
         world.generation = NOW;
         world.record = world.record.map(|(_, patrolled)| (NOW, patrolled));
@@ -98,6 +101,7 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
         Second::Quiet => {}
         Second::Paused(version) => push(World {
             second: Second::Behind(version),
+            awake_age: 0,
             ..world.clone()
         }),
         Second::Behind(version) | Second::InFlight(version) => {

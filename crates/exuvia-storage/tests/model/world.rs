@@ -72,6 +72,8 @@ pub(crate) struct World {
     pub(crate) flip_age: u8,
     pub(crate) understood_age: u8,
     pub(crate) trim_age: u8,
+    /// Since the second server was last seen asleep.
+    pub(crate) awake_age: u8,
     pub(crate) unsettled_age: u8,
     pub(crate) faults_left: u8,
 }
@@ -90,6 +92,7 @@ impl World {
             flip_age: SETTLE,
             understood_age: SETTLE,
             trim_age: SETTLE,
+            awake_age: SETTLE,
             unsettled_age: SETTLE,
             faults_left,
         }
@@ -141,7 +144,11 @@ impl World {
             crd: Some(self.crd()),
             pass: pass.cloned(),
             settled,
-            patrol_in: left(self.trim_age),
+            patrol_in: left(if self.setting.accounted {
+                self.trim_age
+            } else {
+                self.trim_age.min(self.awake_age)
+            }),
             // A server that sleeps has an identity Lease that it does not renew.
             asleep: match self.second {
                 Second::Paused(_) if pass.is_some_and(|pass| pass.trimmed) => vec!["second".into()],
@@ -218,9 +225,13 @@ impl World {
             &mut self.flip_age,
             &mut self.understood_age,
             &mut self.trim_age,
+            &mut self.awake_age,
             &mut self.unsettled_age,
         ] {
             older(age);
+        }
+        if let Second::Paused(_) = self.second {
+            self.awake_age = 0;
         }
         self.second = match self.second {
             Second::Behind(version) => {
