@@ -101,7 +101,8 @@ impl Verifier {
         if self.is_proven(metadata) {
             return Verdict::skipped();
         }
-        let mut found: Option<Move> = None;
+        // Why it moved first, and what its moves after that tell, should it never come to rest.
+        let (mut first, mut later): (Option<Move>, Option<Move>) = (None, None);
         let mut current = metadata.clone();
         for _ in 0..PATCHES {
             let (before, patched) = match self.patch_settled(current.clone()).await {
@@ -110,34 +111,35 @@ impl Verifier {
                     // If it did move, nobody can tell any more why: better one verification too many.
                     let verdict = failed(&self.writer, &self.api, metadata, &error).await;
                     if verdict.outcome() != Outcome::Gone {
-                        self.count(found);
+                        self.count(first);
                     }
                     return verdict;
                 }
             };
             if patched.effect != Effect::Changed {
-                // It is proven by this answer, whatever came before it.
-                self.count(found);
-                return match found {
+                // It is proven by this answer, whatever came before it: what is stored by turns does not come to rest.
+                self.count(first);
+                return match first {
                     None => Verdict::current(),
                     Some(_) => Verdict::rewritten(),
                 };
             }
             let undisturbed = before.resource_version == current.resource_version;
             let is_pure = is_pure_move(&before, &patched.object);
-            found = Some(match found {
-                None => self.why_once(&before, is_pure),
+            if first.is_none() {
+                first = Some(self.why_once(&before, is_pure));
+            } else if undisturbed {
                 // Our own last write is all that happened in between. A stamp would show; so it is stored in two forms by turns.
-                Some(_) if undisturbed && is_pure => match self.definition {
+                later = Some(match self.definition {
+                    _ if !is_pure => Move::Mutated,
                     Some(_) => Move::CameBack,
                     None => Move::Unexplained, // some built-in kinds have no generation that would show a stamp
-                },
-                Some(_) if undisturbed => Move::Mutated,
-                // Somebody else writes it all the time: what we see is their doing as much as ours.
-                Some(before) => before,
-            });
+                });
+            }
             current = patched.object;
         }
+        // Where somebody else writes it all the time, what we saw is their doing as much as ours.
+        let found = later.or(first);
         self.count(found);
         match found {
             Some(Move::Mutated) => Verdict::current(),

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use exuvia_sweep::{Control, Progress, Sweep};
 use exuvia_write::Writer;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Config};
 use tokio::sync::watch;
@@ -302,8 +301,7 @@ impl Engine {
         let crd = match &self.subject {
             Subject::BuiltIn(_) => Some(Crd::default()),
             Subject::Crd(name) => {
-                let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-                let found = crds.get_opt(name).await?;
+                let found = self.crds().get_opt(name).await?;
                 self.record = found.as_ref().and_then(Record::read);
                 self.definition = found.as_ref().map(|crd| {
                     Arc::new(Definition {
@@ -373,7 +371,8 @@ impl Engine {
                 .settling
                 .look(&self.client, &definition, since_change, self.options.settle)
                 .await?;
-            let matters = pass_is_past_preflight(self.pass.as_ref());
+            let pass = self.pass.as_ref();
+            let matters = pass.is_some_and(|pass| pass.preflight.is_some());
             if self.options.verify == Verify::Proof
                 && settled == (Settled::Yes { accounted: false })
                 && matters
@@ -392,14 +391,11 @@ impl Engine {
 
     /// Turns a time that was kept into our own monotonic clock's. Where none was kept, all of the time is waited for.
     fn recall_trim(&mut self) {
-        let Some(pass) = &self.pass else { return };
-        let now = Instant::now();
-        let then = |at: Option<Timestamp>| {
-            let passed = at.map(|at| self.clock.since(at)).unwrap_or_default();
-            now.checked_sub(passed).unwrap_or(now)
-        };
-        if self.trimmed_at.is_none() && pass.trimmed {
-            self.trimmed_at = Some(then(pass.trimmed_at));
+        let pass = self.pass.as_ref().filter(|pass| pass.trimmed);
+        if let (Some(pass), None) = (pass, self.trimmed_at) {
+            let passed = pass.trimmed_at.map(|at| self.clock.since(at)).unwrap_or_default();
+            let now = Instant::now();
+            self.trimmed_at = Some(now.checked_sub(passed).unwrap_or(now));
         }
     }
 
@@ -462,8 +458,4 @@ impl Engine {
             change(pass);
         }
     }
-}
-
-fn pass_is_past_preflight(pass: Option<&Pass>) -> bool {
-    pass.is_some_and(|pass| pass.preflight.is_some())
 }

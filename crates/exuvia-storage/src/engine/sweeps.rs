@@ -26,10 +26,7 @@ impl Engine {
             .definition
             .clone()
             .map(|definition| Prober::new(self.client.clone(), self.writer.clone(), definition));
-        let is_clean = self
-            .definition
-            .as_ref()
-            .is_some_and(|definition| definition.crd.old_versions().is_empty());
+        let is_clean = self.lists_nothing_old();
         let rewriter = &Rewriter {
             writer: self.writer.clone(),
             api: self.api(),
@@ -100,10 +97,7 @@ impl Engine {
         let sweep = self.sweep();
         (self.watcher)(Activity::Verifying(sweep.progress()));
         // Where nothing is listed that could be trimmed, a suspicious move says that something was trimmed too early.
-        let is_clean = self
-            .definition
-            .as_ref()
-            .is_some_and(|definition| definition.crd.old_versions().is_empty());
+        let is_clean = self.lists_nothing_old();
         let put_back = &OnceCell::new();
         let done = sweep
             .run(async |object| {
@@ -150,6 +144,12 @@ impl Engine {
             self.report.why_full = why.filter(|_| full && self.options.verify == Verify::Auto);
         }
         Ok(())
+    }
+
+    /// Whether `storedVersions` lists the storage version alone. A built-in resource has no such list.
+    fn lists_nothing_old(&self) -> bool {
+        let definition = self.definition.as_ref();
+        definition.is_some_and(|definition| definition.crd.old_versions().is_empty())
     }
 
     /// Remembers what a verify sweep came to, in the light of the CRD as it is after it.
