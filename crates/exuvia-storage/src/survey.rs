@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use exuvia_sweep::{Sweep, Verdict};
-use exuvia_write::{ErrorClass, RetryPolicy};
+use exuvia_write::RetryPolicy;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams, ObjectMeta};
 
@@ -32,17 +32,8 @@ impl Survey {
         api: &Api<DynamicObject>,
         retry: &RetryPolicy,
     ) -> Result<Self, kube::Error> {
-        let mut attempt = 1;
-        let page = loop {
-            match api.list_metadata(&ListParams::default().limit(FIRST_LOOK)).await {
-                Ok(page) => break page,
-                Err(error) => match retry.after(attempt, ErrorClass::of(&error)) {
-                    Some(delay) => tokio::time::sleep(delay).await,
-                    None => return Err(error),
-                },
-            }
-            attempt += 1;
-        };
+        let params = ListParams::default().limit(FIRST_LOOK);
+        let page = retry.read(|| api.list_metadata(&params)).await?;
         let survey = Mutex::new(Self::default());
         page.items
             .iter()

@@ -77,6 +77,39 @@ impl RetryPolicy {
         let full = self.base.saturating_mul(1 << doublings).min(self.cap);
         Some(asked.saturating_add(full.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))))
     }
+
+    /// Reads, and reads again after what may pass: a healthy server answers 429 for a moment after a CRD was created, and
+    /// one that is being replaced does not answer at all. For reads only, which may be repeated whatever became of them.
+    ///
+    /// ```no_run
+    /// # use exuvia_write::RetryPolicy;
+    /// # use k8s_openapi::api::core::v1::Node;
+    /// # async fn example(nodes: kube::Api<Node>) -> Result<(), kube::Error> {
+    /// let node = RetryPolicy::default().read(|| nodes.get("node-1")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The last one, when it will not pass or has not passed.
+    pub async fn read<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, kube::Error>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        let mut attempt = 1;
+        loop {
+            let error = match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(delay) = self.after(attempt, ErrorClass::of(&error)) else {
+                return Err(error);
+            };
+            tokio::time::sleep(delay).await;
+            attempt += 1;
+        }
+    }
 }
 
 impl Default for RetryPolicy {

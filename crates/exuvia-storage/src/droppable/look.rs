@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exuvia_sweep::Sweep;
-use exuvia_write::brief;
+use exuvia_write::{RetryPolicy, brief};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 
@@ -169,7 +169,7 @@ async fn read_again(
 ) -> Result<CustomResourceDefinition, String> {
     let name = crd.name_any();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    match api.get(&name).await {
+    match RetryPolicy::default().read(|| api.get(&name)).await {
         Ok(fresh) if fresh.metadata.uid == crd.metadata.uid => Ok(fresh),
         Ok(_) => Err("the CRD was deleted and created again meanwhile".to_owned()),
         Err(error) => Err(format!("the CRD cannot be read again: {}", brief(&error))),

@@ -1,7 +1,7 @@
 //! What `StorageMigration`s say of a resource, where there are any and they may be read.
 
 use exuvia_api::{Phase, StorageMigration};
-use exuvia_write::{ErrorClass, brief};
+use exuvia_write::{ErrorClass, RetryPolicy, brief};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
@@ -45,7 +45,8 @@ impl Migration {
 /// record in the CRD counts, which it does in any case.
 pub async fn migrations(client: &Client) -> Result<Vec<Migration>, String> {
     let api: Api<StorageMigration> = Api::all(client.clone());
-    match api.list(&ListParams::default()).await {
+    let all = ListParams::default();
+    match RetryPolicy::default().read(|| api.list(&all)).await {
         Ok(list) => Ok(list.items.iter().map(Migration::read).collect()),
         Err(error) => match ErrorClass::of(&error) {
             ErrorClass::Gone | ErrorClass::Missing | ErrorClass::Denied => Ok(Vec::new()),

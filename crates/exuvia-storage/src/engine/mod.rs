@@ -301,7 +301,7 @@ impl Engine {
         let crd = match &self.subject {
             Subject::BuiltIn(_) => Some(Crd::default()),
             Subject::Crd(name) => {
-                let found = self.crds().get_opt(name).await?;
+                let found = self.find_crd(name).await?;
                 self.record = found.as_ref().and_then(Record::read);
                 self.definition = found.as_ref().map(|crd| {
                     Arc::new(Definition {
@@ -451,6 +451,11 @@ impl Engine {
 
     fn crds(&self) -> Api<CustomResourceDefinition> {
         Api::all(self.client.clone())
+    }
+
+    async fn find_crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, kube::Error> {
+        let crds = self.crds();
+        self.writer.retry_policy().read(|| crds.get_opt(name)).await
     }
 
     fn remember(&mut self, change: impl FnOnce(&mut Pass)) {

@@ -111,7 +111,7 @@ impl Engine {
     pub(super) async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
         let crds = self.crds();
         let found = match &self.subject {
-            Subject::Crd(name) => crds.get_opt(name).await?,
+            Subject::Crd(name) => self.find_crd(name).await?,
             Subject::BuiltIn(_) => None,
         };
         let is_same = |crd: &CustomResourceDefinition| {
@@ -157,7 +157,7 @@ impl Engine {
     /// Puts on record that the patrol has been; `false`: the CRD is another by now, or lists an old version again.
     pub(super) async fn note_patrol(&mut self, r1: Option<ResourceVersion>) -> Result<bool, Error> {
         let crds = self.crds();
-        let Some(crd) = crds.get_opt(&self.name).await? else {
+        let Some(crd) = self.find_crd(&self.name).await? else {
             return Ok(false);
         };
         let pass = self.pass.clone().unwrap_or_default();
@@ -190,7 +190,7 @@ impl Engine {
         let (Some(definition), crds) = (&self.definition, self.crds()) else {
             return Ok(false);
         };
-        let Some(crd) = crds.get_opt(&self.name).await? else {
+        let Some(crd) = self.find_crd(&self.name).await? else {
             return Ok(false);
         };
         let now = Definition::read(&crd);

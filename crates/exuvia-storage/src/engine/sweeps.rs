@@ -176,7 +176,7 @@ impl Engine {
         if let Subject::BuiltIn(_) = self.subject {
             return Ok(Some(Crd::default()));
         }
-        let crd = self.crds().get_opt(&self.name).await?;
+        let crd = self.find_crd(&self.name).await?;
         Ok(crd.map(|crd| Definition::read(&crd).crd))
     }
 

@@ -202,22 +202,13 @@ impl Looker<'_> {
     ) -> Result<Page, kube::Error> {
         let resource = self.definition.resource(&version.name);
         let collection = Request::new(DynamicObject::url_path(&resource, namespace));
-        let retry = RetryPolicy::default();
-        let mut attempt = 1;
-        loop {
+        let ask = async || {
             let request = collection.list(params).map_err(kube::Error::BuildRequest)?;
-            let answer = tokio::time::timeout(TIMEOUT, self.client.request(request)).await;
-            let error = match answer {
-                Ok(Ok(page)) => return Ok(page),
-                Ok(Err(error)) => error,
-                Err(elapsed) => kube::Error::Service(elapsed.into()),
-            };
-            let Some(delay) = retry.after(attempt, ErrorClass::of(&error)) else {
-                return Err(error);
-            };
-            attempt += 1;
-            tokio::time::sleep(delay).await;
-        }
+            tokio::time::timeout(TIMEOUT, self.client.request(request))
+                .await
+                .unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+        };
+        RetryPolicy::default().read(ask).await
     }
 }
 

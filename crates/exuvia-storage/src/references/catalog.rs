@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exuvia_write::{ErrorClass, brief};
+use exuvia_write::{ErrorClass, RetryPolicy, brief};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
@@ -36,8 +36,15 @@ impl Catalog {
     ///
     /// Not by aggregated discovery: that may show an old state of a server that is gone, and has no storage hashes.
     pub(super) async fn read(client: &Client, avoid: &[Avoid]) -> Result<Self, kube::Error> {
-        let mut group_versions: Vec<String> = client.list_core_api_versions().await?.versions;
-        for group in client.list_api_groups().await?.groups {
+        let mut group_versions: Vec<String> = RetryPolicy::default()
+            .read(|| client.list_core_api_versions())
+            .await?
+            .versions;
+        for group in RetryPolicy::default()
+            .read(|| client.list_api_groups())
+            .await?
+            .groups
+        {
             group_versions.extend(in_order(&group));
         }
         let asked =
@@ -65,10 +72,18 @@ impl Catalog {
         group: &str,
         plural: &str,
     ) -> Result<Option<ApiResource>, kube::Error> {
-        let groups = client.list_api_groups().await?.groups;
+        let groups = RetryPolicy::default()
+            .read(|| client.list_api_groups())
+            .await?
+            .groups;
         let group_versions = match groups.iter().find(|known| known.name == group) {
             Some(group) => in_order(group).collect(),
-            None if group.is_empty() => client.list_core_api_versions().await?.versions,
+            None if group.is_empty() => {
+                RetryPolicy::default()
+                    .read(|| client.list_core_api_versions())
+                    .await?
+                    .versions
+            }
             None => Vec::new(),
         };
         for group_version in group_versions {
@@ -92,7 +107,10 @@ async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> R
         return Ok(false);
     }
     for _ in 0..MAX_SEARCHES {
-        let groups = client.list_api_groups().await?.groups;
+        let groups = RetryPolicy::default()
+            .read(|| client.list_api_groups())
+            .await?
+            .groups;
         if !groups
             .iter()
             .flat_map(in_order)
@@ -127,9 +145,13 @@ async fn ask(client: &Client, group_version: String) -> (String, Result<APIResou
 
 async fn resources(client: &Client, group_version: &str) -> Result<APIResourceList, kube::Error> {
     if group_version.contains('/') {
-        client.list_api_group_resources(group_version).await
+        RetryPolicy::default()
+            .read(|| client.list_api_group_resources(group_version))
+            .await
     } else {
-        client.list_core_api_resources(group_version).await
+        RetryPolicy::default()
+            .read(|| client.list_core_api_resources(group_version))
+            .await
     }
 }
 

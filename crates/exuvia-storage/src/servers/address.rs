@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use exuvia_write::ErrorClass;
+use exuvia_write::{ErrorClass, RetryPolicy};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -18,7 +18,7 @@ pub(super) fn name_of(uri: &http::Uri) -> String {
 pub(super) async fn listed(client: &Client) -> Result<Vec<http::Uri>, kube::Error> {
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-    let slices = match slices.list(&of_kubernetes).await {
+    let slices = match RetryPolicy::default().read(|| slices.list(&of_kubernetes)).await {
         Ok(slices) => slices,
         Err(error) => match ErrorClass::of(&error) {
             ErrorClass::Denied | ErrorClass::Missing => return Ok(Vec::new()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exuvia_write::ErrorClass;
+use exuvia_write::{ErrorClass, RetryPolicy};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
@@ -55,7 +55,7 @@ impl Identity {
 pub(super) async fn leases(client: &Client) -> Result<Option<Vec<Identity>>, kube::Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let of_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
-    match leases.list(&of_servers).await {
+    match RetryPolicy::default().read(|| leases.list(&of_servers)).await {
         Ok(list) => Ok(Some(list.items.iter().map(Identity::read).collect())),
         Err(error) => match ErrorClass::of(&error) {
             ErrorClass::Denied => Ok(None),

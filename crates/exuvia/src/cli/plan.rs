@@ -8,6 +8,7 @@ use exuvia_storage::droppable::droppable;
 use exuvia_storage::record::Record;
 use exuvia_storage::{Owner, Owners, Survey, excluded, is_in_groups, redact_uncut};
 use exuvia_sweep::Sweep;
+use exuvia_write::RetryPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
@@ -110,8 +111,9 @@ pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
 /// All CRDs, by name.
 pub(super) async fn crds(cluster: &Cluster) -> anyhow::Result<Vec<CustomResourceDefinition>> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let list = crds
-        .list(&kube::api::ListParams::default())
+    let all = kube::api::ListParams::default();
+    let list = RetryPolicy::default()
+        .read(|| crds.list(&all))
         .await
         .context("the CRDs cannot be listed")?;
     Ok(list.items)

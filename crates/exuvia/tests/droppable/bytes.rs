@@ -1,13 +1,15 @@
 //! What is stored, what is on record about it, and what is served.
 
 use exuvia_api::StorageMigration;
+use exuvia_testenv::proxy::{Fault, Match, Rule};
 use exuvia_testenv::{ControlPlane, Widgets};
+use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
 use serde_json::json;
 
-use super::{admin, droppable, flipped, json_of, migrate, proven, put_on_record, said, until};
+use super::{admin, droppable, exuvia, flipped, json_of, migrate, proven, put_on_record, said, until};
 
 /// Widgets stored at v1alpha1 whose managedFields say nothing, as after a tool that drops them; then the flip.
 async fn unowned(client: &Client, group: &str, count: usize) -> Widgets {
@@ -80,6 +82,27 @@ async fn prove_sweeps_now_and_the_answer_rests_on_that() {
     // It is on record from now on.
     let (code, text) = droppable(control_plane, &widgets, &[]).await;
     assert_eq!(code, 0, "{text}");
+}
+
+/// A healthy server answers 429 for a moment after a CRD was created: "storage is (re)initializing".
+#[tokio::test]
+async fn a_read_that_is_refused_for_a_moment_is_read_again_and_leaves_no_doubt() {
+    let control_plane = ControlPlane::shared().await;
+    let widgets = proven(control_plane, "refused.example.com", 2).await;
+    let proxy = control_plane.proxy().await.unwrap();
+    let reads = [
+        Match::method(Method::GET).resource("customresourcedefinitions"),
+        Match::method(Method::GET).resource("storagemigrations"),
+        Match::method(Method::GET).path("/apis"),
+        Match::method(Method::GET).path("/apis/refused.example.com/v1"),
+    ];
+    let refusals = reads.map(|read| proxy.inject(Rule::on(read).nth(1).then(Fault::refuse(429))));
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(kubeconfig.path(), proxy.kubeconfig_yaml()).unwrap();
+    let question = ["storage", "droppable", &widgets.crd_name(), "v1alpha1"];
+    let (code, text) = said(&exuvia(kubeconfig.path().to_owned(), &question).await);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(refusals.map(|refusal| refusal.applied()), [1, 1, 1, 1]);
 }
 
 #[tokio::test]
