@@ -171,6 +171,26 @@ impl Definition {
         })
     }
 
+    /// Whether a rewrite of an object that is stored at another version may set a default that only the endpoint's version
+    /// has, wherever another version is served or not.
+    pub fn sets_defaults_that_others_lack(&self) -> bool {
+        let Some(endpoint) = self.endpoint().and_then(|name| self.version(name)) else {
+            return false;
+        };
+        let own = defaults_of(&endpoint.schema);
+        let lacks = |version: &Version| {
+            let theirs = defaults_of(&version.schema);
+            own.iter().any(|default| !theirs.contains(default))
+        };
+        self.versions.iter().any(lacks)
+    }
+
+    /// Whether the endpoint has a `/status` beside it.
+    pub fn endpoint_has_status(&self) -> bool {
+        let endpoint = self.endpoint().and_then(|name| self.version(name));
+        endpoint.is_some_and(|version| version.has_status)
+    }
+
     /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
     /// another version, is then written once more by the next write that changes nothing, on healthy servers.
     pub fn has_defaults_in_status(&self) -> bool {

@@ -26,7 +26,6 @@ mod redact;
 pub mod references;
 mod report;
 mod rewrite;
-pub mod schema;
 pub mod servers;
 mod survey;
 pub mod usage;

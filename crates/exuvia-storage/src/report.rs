@@ -53,6 +53,16 @@ pub struct Report {
     /// One of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_owners_example: Option<String>,
+    /// Objects of which Exuvia owns a field after the rewrite, because a webhook sets it with every write.
+    pub owned: u64,
+    /// One of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owned_example: Option<String>,
+    /// Objects with a managedFields entry at an old version of which nobody can tell what it owns at the storage version.
+    pub unmoved: u64,
+    /// One of them, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unmoved_example: Option<String>,
     /// What etcd itself showed right before the trim, if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<crate::audit::Report>,

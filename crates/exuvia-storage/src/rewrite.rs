@@ -1,17 +1,18 @@
 //! One object of the rewrite sweep: one write that re-encodes it and moves its managedFields entries.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use exuvia_sweep::{Pressure, ResourceVersion, Verdict};
-use exuvia_write::{Effect, Error, ErrorClass, Writer, lost_owners};
+use exuvia_write::{Effect, Error, ErrorClass, Moved, Plan, Writer, lost_owners};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
 use crate::definition::Definition;
 use crate::options::ManagedFields;
-use crate::ownership::{self, object_name};
+use crate::ownership::{self, Known, object_name};
 use crate::probe::Prober;
 use crate::redact::redact;
 use crate::verify::{is_explained, is_pure_move, patch_settled};
@@ -44,18 +45,22 @@ pub(crate) struct Found {
     /// Objects whose managedFields lost an owner in our write (PITFALLS A6, A21).
     pub(crate) lost_owners: AtomicU64,
     /// One of them.
-    pub(crate) lost_example: std::sync::OnceLock<String>,
+    pub(crate) lost_example: OnceLock<String>,
+    /// Objects of which we own a field after our write, because something sets it with every write.
+    pub(crate) owned: AtomicU64,
+    /// One of them.
+    pub(crate) owned_example: OnceLock<String>,
+    /// Objects with an old entry of which nobody can tell what it owns at the storage version.
+    pub(crate) unmoved: AtomicU64,
+    /// One of them, and why.
+    pub(crate) unmoved_example: OnceLock<String>,
 }
 
 impl Rewriter {
     pub(crate) async fn rewrite(&self, metadata: &ObjectMeta) -> Verdict {
-        let plan = |entries: &[_]| match &self.definition {
-            Some(definition) => ownership::plan(definition, self.managed_fields, entries),
-            None => exuvia_write::Plan::default(),
-        };
-        let entries = metadata.managed_fields.as_deref().unwrap_or_default();
-        let nothing_to_move = plan(entries).is_empty();
-        if nothing_to_move && self.r0.is_some_and(|r0| r0.precedes(metadata)) {
+        let nothing_to_move = self.plan(entries(metadata), &Known::default()).is_empty();
+        let nothing_to_do = nothing_to_move && !ownership::has_ours(metadata);
+        if nothing_to_do && self.r0.is_some_and(|r0| r0.precedes(metadata)) {
             return Verdict::skipped();
         }
         if let Some(prober) = &self.prober
@@ -63,17 +68,14 @@ impl Rewriter {
         {
             return Verdict::failed(ErrorClass::Transient(None).as_str(), redact(&unanswered));
         }
-        let written = if !nothing_to_move {
-            self.move_and_rewrite(metadata, plan).await
-        } else if self.is_clean {
+        let written = if nothing_to_move && self.is_clean {
             let patched = patch_settled(&self.writer, &self.api, metadata.clone(), false).await;
             patched.map(|(before, written)| {
                 self.compare_bytes(&before, &written.object);
                 (written.effect, written.object)
             })
         } else {
-            let written = self.writer.rewrite(&self.api, metadata).await;
-            written.map(|written| (written.effect, written.object))
+            self.rewrite_unnoticed(metadata, nothing_to_move).await
         };
         let written = match written {
             Err(error) if self.status_fallback && error.class() == ErrorClass::Denied => {
@@ -83,30 +85,126 @@ impl Rewriter {
             written => written,
         };
         match written {
-            Ok((Effect::Changed, after)) => {
+            Ok((effect, after)) => {
                 self.compare(metadata, &after);
-                Verdict::rewritten()
+                self.disown(&after).await;
+                match effect {
+                    Effect::Changed => Verdict::rewritten(),
+                    _ => Verdict::current(),
+                }
             }
-            Ok(_) => Verdict::current(),
             Err(error) => failed(&self.writer, &self.api, metadata, &error).await,
         }
     }
 
-    async fn move_and_rewrite(
+    fn plan(&self, entries: &[ManagedFieldsEntry], known: &Known) -> Plan {
+        match &self.definition {
+            Some(definition) => ownership::plan(definition, self.managed_fields, entries, known),
+            None => Plan::default(),
+        }
+    }
+
+    async fn rewrite_unnoticed(
         &self,
         metadata: &ObjectMeta,
-        plan: impl FnMut(
-            &[k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry],
-        ) -> exuvia_write::Plan,
+        nothing_to_move: bool,
     ) -> Result<(Effect, ObjectMeta), Error> {
-        let moved = self.writer.move_ownership(&self.api, metadata, plan).await?;
+        let re_encoded = self.re_encode_without_defaults(metadata).await;
+        let current = re_encoded.as_ref().unwrap_or(metadata);
+        let (effect, after) = if nothing_to_move {
+            let written = self.writer.rewrite(&self.api, current).await?;
+            (written.effect, written.object)
+        } else {
+            self.move_and_rewrite(current).await?
+        };
+        let effect = if re_encoded.is_some() {
+            Effect::Changed
+        } else {
+            effect
+        };
+        Ok((effect, after))
+    }
+
+    /// Stores an object at the storage version without the defaults that only this version has, if a plain rewrite would set
+    /// them: through `/status`, which leaves everything else as it is. From then on the server shows the defaults by itself,
+    /// and the next write stores them with no change of generation and no owner (PITFALLS A35).
+    ///
+    /// A rehearsal goes first: what would be refused at the object's own endpoint is not brought in by the back door. `None`:
+    /// there is no need, or no way.
+    async fn re_encode_without_defaults(&self, metadata: &ObjectMeta) -> Option<ObjectMeta> {
+        let definition = self.definition.as_ref()?;
+        if !definition.sets_defaults_that_others_lack() {
+            return None;
+        }
+        let rehearsed = self.writer.dry_run().rewrite(&self.api, metadata).await.ok()?;
+        let would_set =
+            rehearsed.object.generation != metadata.generation || ownership::has_ours(&rehearsed.object);
+        if !would_set || !definition.endpoint_has_status() || definition.has_defaults_in_status() {
+            return None;
+        }
+        let written = self
+            .writer
+            .rewrite_through_status(&self.api, metadata)
+            .await
+            .ok()?;
+        Some(written.object).filter(|_| written.effect == Effect::Changed)
+    }
+
+    async fn move_and_rewrite(&self, metadata: &ObjectMeta) -> Result<(Effect, ObjectMeta), Error> {
+        let needs_object = self
+            .definition
+            .as_ref()
+            .filter(|definition| ownership::needs_object(definition, self.managed_fields, entries(metadata)));
+        let moved = match needs_object {
+            None => {
+                let plan = |entries: &[_]| self.plan(entries, &Known::default());
+                self.writer.move_ownership(&self.api, metadata, plan).await?
+            }
+            Some(definition) => self.move_by_content(definition, metadata).await?,
+        };
         match moved.effect {
-            // Somebody else's write has moved the last old entry meanwhile; that tells nothing of the bytes.
+            // Somebody else's write has moved the last old entry meanwhile, or none can be moved; that tells nothing of the bytes.
             Effect::Unsent => {
                 let written = self.writer.rewrite(&self.api, &moved.metadata).await?;
                 Ok((written.effect, written.object))
             }
             effect => Ok((effect, moved.metadata)),
+        }
+    }
+
+    /// Moves entries that mean something else at the storage version: by what the object holds, or by asking the server. The
+    /// write is locked, so that what was found out is still true when it is carried out.
+    async fn move_by_content(&self, definition: &Definition, metadata: &ObjectMeta) -> Result<Moved, Error> {
+        let once = self.writer.once();
+        let mut round = 0;
+        loop {
+            round += 1;
+            let object = self.writer.get(&self.api, metadata).await?;
+            let known = Known::find(definition, &self.writer, &self.api, &object).await;
+            let plan = |entries: &[_]| self.plan(entries, &known);
+            let error = match once.move_ownership(&self.api, &object.metadata, plan).await {
+                Ok(moved) => {
+                    if let Some(why) = known.why_left() {
+                        self.found.unmoved.fetch_add(1, Ordering::Relaxed);
+                        let name = object_name(metadata);
+                        let _ = self.found.unmoved_example.set(format!("{name}: {}", redact(why)));
+                    }
+                    return Ok(moved);
+                }
+                Err(error) => error,
+            };
+            match self.writer.retry_policy().after(round, error.class()) {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// Takes our own entry off the object again, if our write has left one.
+    async fn disown(&self, after: &ObjectMeta) {
+        if !ownership::disown(&self.writer, &self.api, after).await {
+            self.found.owned.fetch_add(1, Ordering::Relaxed);
+            let _ = self.found.owned_example.set(object_name(after));
         }
     }
 
@@ -120,13 +218,16 @@ impl Rewriter {
 
     /// Looks at what the write did beside re-encoding the object.
     fn compare(&self, before: &ObjectMeta, after: &ObjectMeta) {
-        let entries = |metadata: &ObjectMeta| metadata.managed_fields.clone().unwrap_or_default();
         let dropped = self.managed_fields == ManagedFields::Drop;
-        if !dropped && !lost_owners(&entries(before), &entries(after)).is_empty() {
+        if !dropped && !lost_owners(entries(before), entries(after)).is_empty() {
             self.found.lost_owners.fetch_add(1, Ordering::Relaxed);
             let _ = self.found.lost_example.set(object_name(before));
         }
     }
+}
+
+fn entries(metadata: &ObjectMeta) -> &[ManagedFieldsEntry] {
+    metadata.managed_fields.as_deref().unwrap_or_default()
 }
 
 /// What a failed write comes to: gone is done, a conflict never is (DESIGN §3 step 5).

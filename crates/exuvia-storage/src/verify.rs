@@ -10,6 +10,7 @@ use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 
 use crate::definition::Definition;
+use crate::ownership;
 use crate::rewrite::failed;
 
 /// The share of proven objects that is patched all the same: 1 %, and at least 100 objects.
@@ -119,10 +120,11 @@ impl Verifier {
             if patched.effect != Effect::Changed {
                 // It is proven by this answer, whatever came before it: what is stored by turns does not come to rest.
                 self.count(first);
-                return match first {
-                    None => Verdict::current(),
-                    Some(_) => Verdict::rewritten(),
-                };
+                if first.is_none() {
+                    return Verdict::current();
+                }
+                ownership::disown(&self.writer, &self.api, &patched.object).await;
+                return Verdict::rewritten();
             }
             let undisturbed = before.resource_version == current.resource_version;
             let is_pure = is_pure_move(&before, &patched.object);
@@ -141,6 +143,7 @@ impl Verifier {
         // Where somebody else writes it all the time, what we saw is their doing as much as ours.
         let found = later.or(first);
         self.count(found);
+        ownership::disown(&self.writer, &self.api, &current).await;
         match found {
             Some(Move::Mutated) => Verdict::current(),
             _ => Verdict::rewritten(),

@@ -1,4 +1,4 @@
-//! Writes whose point is to change nothing that anybody can see, `rewrite` and `move_ownership`, and `look`, which confirms.
+//! Writes whose point is to change nothing that anybody can see, `rewrite` and `move_ownership`, and the reads that go with them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Effect, Error, ErrorClass, Outcome, Plan, Refusal, Verb, Writer, Written,
+    Effect, Error, ErrorClass, Outcome, Plan, Refusal, Verb, Writable, Writer, Written,
     change::{Part, merge_request},
     send::{Call, Extent, Proof},
     target::Place,
@@ -136,6 +136,15 @@ impl Writer {
             Err(error) if error.class() == ErrorClass::Gone => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads that very object, whole, as etcd has it. An object of another uid under the name is returned too; compare.
+    pub async fn get<K: Writable>(&self, api: &Api<K>, metadata: &ObjectMeta) -> Result<K, Error> {
+        let verb = Verb::Look;
+        let place = Place::of(api, metadata, verb)?;
+        let request = Requests::new(place.collection.as_str()).get(&place.target.name, &GetParams::default());
+        let call = Call::new(verb, place, api.clone().into_client(), request, Extent::of::<K>())?;
+        call.answer(&self.read(&call).await?)
     }
 
     async fn rewrite_part<K: Resource + Clone>(

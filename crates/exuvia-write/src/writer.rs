@@ -213,6 +213,13 @@ impl Writer {
         self.clone().with(|settings| settings.retry = RetryPolicy::ONCE)
     }
 
+    /// The same writer under another field manager's name: for writes whose fields it shall not own together with its others.
+    #[must_use]
+    pub fn acting_as(&self, field_manager: impl Into<String>) -> Self {
+        self.clone()
+            .with(|settings| settings.manager = field_manager.into())
+    }
+
     /// The field manager's name.
     pub fn field_manager(&self) -> &str {
         &self.settings.manager

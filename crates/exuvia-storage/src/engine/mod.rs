@@ -16,6 +16,7 @@ use crate::builtin::resource_name;
 use crate::clock::ServerClock;
 use crate::definition::Definition;
 use crate::options::{Options, Verify};
+use crate::ownership::REWRITER;
 use crate::protocol::{self, Crd, Hold, Observed, Pass, Settled, Step};
 use crate::record::Record;
 use crate::report::Report;
@@ -411,7 +412,7 @@ impl Engine {
 
     fn verifier(&self, trust: Trust) -> Verifier {
         Verifier {
-            writer: self.writer.clone(),
+            writer: self.writer.acting_as(REWRITER),
             api: self.api(),
             definition: self.definition.clone(),
             trust,

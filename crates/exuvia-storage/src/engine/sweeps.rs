@@ -12,6 +12,7 @@ use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::options::Verify;
+use crate::ownership::REWRITER;
 use crate::probe::Prober;
 use crate::protocol::{Crd, Hold, Pass, SweepEnd, Verification};
 use crate::report::Verified;
@@ -25,10 +26,10 @@ impl Engine {
         let prober = self
             .definition
             .clone()
-            .map(|definition| Prober::new(self.client.clone(), self.writer.clone(), definition));
+            .map(|definition| Prober::new(self.client.clone(), self.writer.acting_as(REWRITER), definition));
         let is_clean = self.lists_nothing_old();
         let rewriter = &Rewriter {
-            writer: self.writer.clone(),
+            writer: self.writer.acting_as(REWRITER),
             api: self.api(),
             definition: self.definition.clone(),
             managed_fields: self.options.managed_fields,
@@ -67,6 +68,12 @@ impl Engine {
                 .lost_owners_example
                 .get_or_insert_with(|| example.clone());
         }
+        self.report.owned += found.owned.load(Ordering::Relaxed);
+        if let Some(example) = found.owned_example.get() {
+            self.report.owned_example.get_or_insert_with(|| example.clone());
+        }
+        self.report.unmoved = found.unmoved.load(Ordering::Relaxed);
+        self.report.unmoved_example = found.unmoved_example.get().cloned();
         let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };

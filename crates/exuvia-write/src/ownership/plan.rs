@@ -7,10 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntr
 use super::fields::unite_fields;
 
 /// What shall become of one entry that names an old version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Fate {
     /// It is given the target version. Right only if every path of it exists there and means the same.
     Move,
+    /// It is given the target version and these fields: what it owns is called otherwise there, or is taken apart otherwise.
+    MoveAs(FieldsV1),
     /// It is removed, and its fields have no owner any more.
     Drop,
     /// It stays as it is, and goes on holding the old version.
@@ -82,6 +84,15 @@ impl Plan {
     /// Nothing to change: there is no entry at an old version, or all of them are left.
     pub fn is_empty(&self) -> bool {
         self.moved.is_empty() && self.dropped.is_empty()
+    }
+
+    /// Also removes entries that name no old version.
+    #[must_use]
+    pub fn without(mut self, is_unwanted: impl Fn(&ManagedFieldsEntry) -> bool) -> Self {
+        let (unwanted, entries) = self.entries.into_iter().partition(is_unwanted);
+        self.entries = entries;
+        self.dropped.extend(unwanted.iter().map(EntryId::of));
+        self
     }
 
     /// What to send as `metadata.managedFields`: `[]` would be ignored, `[{}]` strips the list (PITFALLS A22).
@@ -171,13 +182,27 @@ pub fn plan_move(
     plan.entries = staying.into_iter().cloned().collect();
     for entry in candidates {
         let id = EntryId::of(entry);
-        match fate(entry) {
-            Fate::Move if take_in(&mut plan, entry, &id, to) => plan.moved.push(id),
-            Fate::Drop => plan.dropped.push(id),
-            Fate::Move | Fate::Leave => {
-                plan.left.push(id);
-                plan.entries.push(entry.clone());
+        let is_moved = match fate(entry) {
+            Fate::Move => take_in(&mut plan, entry, &id, to),
+            Fate::MoveAs(fields) => {
+                let fields_v1 = Some(fields);
+                let entry = ManagedFieldsEntry {
+                    fields_v1,
+                    ..entry.clone()
+                };
+                take_in(&mut plan, &entry, &id, to)
             }
+            Fate::Drop => {
+                plan.dropped.push(id);
+                continue;
+            }
+            Fate::Leave => false,
+        };
+        if is_moved {
+            plan.moved.push(id);
+        } else {
+            plan.left.push(id);
+            plan.entries.push(entry.clone());
         }
     }
     plan
