@@ -185,12 +185,6 @@ impl Definition {
         self.versions.iter().any(lacks)
     }
 
-    /// Whether the endpoint has a `/status` beside it.
-    pub fn endpoint_has_status(&self) -> bool {
-        let endpoint = self.endpoint().and_then(|name| self.version(name));
-        endpoint.is_some_and(|version| version.has_status)
-    }
-
     /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
     /// another version, is then written once more by the next write that changes nothing, on healthy servers.
     pub fn has_defaults_in_status(&self) -> bool {

@@ -8,7 +8,7 @@ use exuvia_write::{Effect, Error, ErrorClass, Moved, Plan, Writer, lost_owners};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DynamicObject, ObjectMeta};
+use kube::api::{DynamicObject, ObjectMeta, TypeMeta};
 
 use crate::definition::Definition;
 use crate::options::ManagedFields;
@@ -125,29 +125,24 @@ impl Rewriter {
         Ok((effect, after))
     }
 
-    /// Stores an object at the storage version without the defaults that only this version has, if a plain rewrite would set
-    /// them: through `/status`, which leaves everything else as it is. From then on the server shows the defaults by itself,
-    /// and the next write stores them with no change of generation and no owner (PITFALLS A35).
+    /// Stores an object at the storage version without the defaults that only this version has, by an apply of nothing. The
+    /// server shows them by itself from then on, and the next write stores them: nobody owns them, and the generation stays.
+    /// A patch would store them at once and move the generation, and one that moves entries would make us their owner
+    /// (PITFALLS A35, A52).
     ///
-    /// A rehearsal goes first: what would be refused at the object's own endpoint is not brought in by the back door. `None`:
-    /// there is no need, or no way.
+    /// `None`: there is no need, or no way. To an object without managedFields an apply would give an owner of everything.
     async fn re_encode_without_defaults(&self, metadata: &ObjectMeta) -> Option<ObjectMeta> {
         let definition = self.definition.as_ref()?;
-        if !definition.sets_defaults_that_others_lack() {
+        if !definition.sets_defaults_that_others_lack() || entries(metadata).is_empty() {
             return None;
         }
-        let rehearsed = self.writer.dry_run().rewrite(&self.api, metadata).await.ok()?;
-        let would_set =
-            rehearsed.object.generation != metadata.generation || ownership::has_ours(&rehearsed.object);
-        if !would_set || !definition.endpoint_has_status() || definition.has_defaults_in_status() {
-            return None;
-        }
-        let written = self
-            .writer
-            .rewrite_through_status(&self.api, metadata)
-            .await
-            .ok()?;
-        Some(written.object).filter(|_| written.effect == Effect::Changed)
+        let types = TypeMeta {
+            api_version: definition.api_version(definition.endpoint()?),
+            kind: definition.kind.clone(),
+        };
+        let applied = self.writer.rewrite_by_apply(&self.api, &types, metadata);
+        let applied = applied.await.ok()?;
+        Some(applied.object).filter(|_| applied.effect == Effect::Changed)
     }
 
     async fn move_and_rewrite(&self, metadata: &ObjectMeta) -> Result<(Effect, ObjectMeta), Error> {

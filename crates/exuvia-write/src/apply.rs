@@ -128,7 +128,7 @@ impl Writer {
         call.answer(&self.deliver(&call, Proof::Noop(&rehearsal)).await?)
     }
 
-    fn apply_request(
+    pub(crate) fn apply_request(
         &self,
         place: &Place,
         part: Part,

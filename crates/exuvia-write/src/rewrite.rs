@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
     Api, Resource,
-    api::{GetParams, ObjectMeta, PatchParams},
+    api::{GetParams, ObjectMeta, PatchParams, TypeMeta},
     core::Request as Requests,
 };
 use serde::Deserialize;
@@ -75,6 +75,33 @@ impl Writer {
         metadata: &ObjectMeta,
     ) -> Result<Written<ObjectMeta>, Error> {
         self.rewrite_part(api, Part::Status, metadata).await
+    }
+
+    /// As [`rewrite`](Self::rewrite), by a server-side apply of nothing: we own nothing before and after.
+    ///
+    /// The difference: a default that only the endpoint's version has is not stored, and the generation does not move. The
+    /// server shows the default all the same, because the stored version has it now, and the next write stores it
+    /// (PITFALLS A52). Not for an object without managedFields: an apply would give all its fields an owner,
+    /// `before-first-apply`. It fails where an entry names a version that is gone (A7).
+    pub async fn rewrite_by_apply<K: Resource + Clone>(
+        &self,
+        api: &Api<K>,
+        types: &TypeMeta,
+        metadata: &ObjectMeta,
+    ) -> Result<Written<ObjectMeta>, Error> {
+        let place = Place::of(api, metadata, Verb::Rewrite)?;
+        let Some(uid) = &metadata.uid else {
+            return Err(Error::refused(Verb::Rewrite, &place.target, Refusal::NoUid));
+        };
+        // Without the uid, an object that is gone would be created (A41).
+        let named = json!({"name": metadata.name, "namespace": metadata.namespace, "uid": uid});
+        let body = json!({"apiVersion": types.api_version, "kind": types.kind, "metadata": named});
+        let request = self.apply_request(&place, Part::Main, &body, false, self.settings.dry_run);
+        let client = api.clone().into_client();
+        let call = Call::new(Verb::Rewrite, place, client, request, Extent::Metadata)?;
+        let Partial { metadata: object } = call.answer(&self.deliver(&call, Proof::Repeat).await?)?;
+        let effect = Effect::between(metadata, &object);
+        Ok(Written { object, effect })
     }
 
     /// As [`rewrite`](Self::rewrite), only if the object is still at `metadata`'s resourceVersion; otherwise a 409.

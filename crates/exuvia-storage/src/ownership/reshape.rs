@@ -101,7 +101,12 @@ fn reshape_items(
             continue;
         };
         let item = find(key);
-        let fields = reshape_node(child, item, &from["items"], &to["items"]);
+        let mut fields = reshape_node(child, item, &from["items"], &to["items"]);
+        // A field that made an item what it is could not be taken from its owner, only another item be added: no conflict.
+        fields.retain(|name, _| {
+            let name = name.strip_prefix("f:").unwrap_or_default();
+            !old.contains(&name) || new.contains(&name)
+        });
         // An item that is not there any more is called what it was called.
         let key = item.map_or_else(|| key.clone(), |item| item_key(item, new, to));
         reshaped.insert(key, Value::Object(fields));
@@ -194,7 +199,12 @@ mod tests {
             "k:{\"kind\":\"x\",\"name\":\"a\"}": {"f:kind": {}}, "k:{\"name\":\"gone\"}": {"f:kind": {}},
         });
         let value = json!([{"name": "a", "kind": "x"}]);
-        assert_eq!(moved(owned, &by_name, &by_both, value), renamed);
+        assert_eq!(moved(owned, &by_name, &by_both, value.clone()), renamed);
+        let owned = json!({"k:{\"kind\":\"x\",\"name\":\"a\"}": {".": {}, "f:kind": {}, "f:name": {}}});
+        assert_eq!(
+            moved(owned, &by_both, &by_name, value),
+            json!({"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}})
+        );
     }
 
     #[test]

@@ -232,69 +232,6 @@ async fn a_crd_that_goes_away_ends_it() {
     assert_eq!(engine.run().await.unwrap().end, End::Gone);
 }
 
-/// A webhook may rename fields: an entry whose paths the storage version does not know is left, and holds the version.
-#[tokio::test]
-async fn with_a_conversion_webhook_an_entry_that_does_not_fit_is_left_and_holds_the_version() {
-    let webhooks = ControlPlane::shared().await.webhooks().await.unwrap();
-    webhooks.on_convert(exuvia_testenv::webhook::Conversion::by(|mut object, to| {
-        let (from, into) = if to.ends_with("/v1") {
-            ("color", "paint")
-        } else {
-            ("paint", "color")
-        };
-        if let Some(spec) = object["spec"].as_object_mut()
-            && let Some(value) = spec.remove(from)
-        {
-            spec.insert(into.into(), value);
-        }
-        object["apiVersion"] = json!(to);
-        object
-    }));
-    let conversion = webhooks.conversion();
-    let bench = installed_with("renamed", |crd| {
-        crd["spec"]["conversion"] = conversion;
-        let new =
-            &mut crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-        new["paint"] = new["color"].take();
-        new.as_object_mut().unwrap().remove("color");
-    })
-    .await;
-    bench.widgets.create(&bench.client, "v1alpha1", 2).await.unwrap();
-    let size = Patch::Merge(json!({"spec": {"size": 3}}));
-    let sizer = PatchParams {
-        field_manager: Some("sizer".into()),
-        ..PatchParams::default()
-    };
-    bench
-        .widgets
-        .api(&bench.client, "v1alpha1")
-        .patch("widget-0000", &sizer, &size)
-        .await
-        .unwrap();
-    bench.widgets.flip_storage(&bench.client, "v1").await.unwrap();
-    let report = bench.migrate().await;
-    assert_eq!(report.end, End::Migrated, "{report:?}");
-    bench.assert_trimmed_rightly("v1alpha1").await;
-    let object = bench
-        .widgets
-        .api(&bench.client, "v1")
-        .get("widget-0000")
-        .await
-        .unwrap();
-    assert_eq!(object.data["spec"]["paint"], "green", "converted, not lost");
-    let old = format!("{}/v1alpha1", bench.widgets.group());
-    let left: Vec<&str> = report.owners.at(&old).map(|(manager, _)| manager).collect();
-    assert_eq!(left.len(), 1, "whoever owns the renamed field: {left:?}");
-    assert!(!left.contains(&"sizer"), "what fits has moved");
-    let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
-    let crd = crds.get(&bench.widgets.crd_name()).await.unwrap();
-    let definition = exuvia_storage::definition::Definition::read(&crd);
-    assert_eq!(
-        exuvia_storage::droppable::blockers(&definition, "v1alpha1", &report.owners).len(),
-        1
-    );
-}
-
 /// PITFALLS A11: a transition rule that the object as it is does not fulfil.
 #[tokio::test]
 async fn an_object_that_a_transition_rule_refuses_is_named_and_nothing_is_trimmed() {

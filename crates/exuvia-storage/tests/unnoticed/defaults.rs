@@ -58,27 +58,27 @@ async fn a_new_default_gets_no_owner_and_the_generation_stays() {
     assert_eq!(bench.live("a").await.metadata.generation, generation);
 }
 
-/// There the generation moves: the server has no other way to store it.
 #[tokio::test]
 async fn without_a_status_endpoint_a_new_default_gets_no_owner_either() {
-    let (bench, _) = migrated("nostatus", |crd| {
+    let (bench, generation) = migrated("nostatus", |crd| {
         for version in crd["spec"]["versions"].as_array_mut().unwrap() {
             version["subresources"] = json!({});
         }
     })
     .await;
     assert_the_owner_can_go_on(&bench).await;
+    assert_eq!(bench.live("a").await.metadata.generation, generation);
 }
 
-/// Both ways to take a default over need the other endpoint, so it is written down and taken off again.
 #[tokio::test]
 async fn with_defaults_in_spec_and_status_nobody_owns_them() {
-    let (bench, _) = migrated("bothdefaults", |crd| {
+    let (bench, generation) = migrated("bothdefaults", |crd| {
         let schema = &mut crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"];
         schema["properties"]["status"]["properties"]["ready"]["default"] = json!(-1);
     })
     .await;
     assert_the_owner_can_go_on(&bench).await;
+    assert_eq!(bench.live("a").await.metadata.generation, generation);
 }
 
 /// A crash between the write that sets a default and the one that takes our entry off.
@@ -94,7 +94,14 @@ async fn an_entry_that_a_crash_has_left_is_taken_off_by_the_next_migration() {
         ..PatchParams::default()
     };
     let api = bench.widgets.api(&bench.client, "v1");
-    api.patch("a", &params, &Patch::Merge(json!({}))).await.unwrap();
+    // A write that moves entries is what makes its sender the owner of a new default.
+    let moved = {
+        let a = bench.live("a").await;
+        let mut entries = json!(a.metadata.managed_fields);
+        entries[0]["apiVersion"] = json!(format!("{}/v1", bench.widgets.group()));
+        json!({"metadata": {"resourceVersion": a.metadata.resource_version, "managedFields": entries}})
+    };
+    api.patch("a", &params, &Patch::Merge(moved)).await.unwrap();
     let left = managers(&bench.live("a").await);
     assert!(
         left.contains(&("exuvia-rewrites".into(), "v1".into())),
@@ -159,9 +166,9 @@ async fn what_a_webhook_completes_in_our_write_is_not_ours() {
     assert_eq!(managers(&a), pairs(&[("flux", "v1")]));
 }
 
-/// It stamps the very write that takes our entry off: that is said.
+/// It stamps the very write that takes our entry off as well.
 #[tokio::test]
-async fn a_webhook_that_stamps_every_write_makes_us_an_owner_and_that_is_said() {
+async fn a_webhook_that_stamps_every_write_makes_us_an_owner_of_nothing() {
     let bench = Bench::installed("everstamped", |_| {}).await;
     bench
         .apply("v1alpha1", "flux", "a", json!({"spec": {"size": 1}}))
@@ -175,6 +182,24 @@ async fn a_webhook_that_stamps_every_write_makes_us_an_owner_and_that_is_said() 
     mutated_by(&hooks, &bench).await;
     bench.flip().await;
     let report = bench.migrate().await;
-    assert_eq!((report.end, report.owned), (End::Migrated, 1));
-    assert_eq!(report.owned_example.as_deref(), Some("default/a"));
+    assert_eq!((report.end, report.owned), (End::Migrated, 0));
+    let a = bench.live("a").await;
+    assert!(a.data["spec"]["color"].is_string(), "it has been stamped");
+    assert_eq!(managers(&a), pairs(&[("flux", "v1")]));
+}
+
+/// An apply would give it an owner of everything, `before-first-apply`.
+#[tokio::test]
+async fn an_object_without_owners_stays_without() {
+    let bench = Bench::installed("ownerless", with_interval).await;
+    bench
+        .apply("v1alpha1", "flux", "a", json!({"spec": {"size": 1}}))
+        .await;
+    let strip = Patch::Merge(json!({"metadata": {"managedFields": [{}]}}));
+    let api = bench.widgets.api(&bench.client, "v1alpha1");
+    api.patch("a", &PatchParams::default(), &strip).await.unwrap();
+    bench.flip().await;
+    assert_eq!(bench.migrate().await.end, End::Migrated);
+    assert_eq!(managers(&bench.live("a").await), pairs(&[]));
+    assert_eq!(bench.stored().await, [format!("{}/v1", bench.widgets.group())]);
 }
