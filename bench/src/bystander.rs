@@ -56,10 +56,11 @@ impl Bystander {
         (p99.as_secs_f64() * 1000.0, taken.len())
     }
 
-    /// The 99th percentile over five quiet seconds.
+    /// The 99th percentile over ten quiet seconds, after ten in which the cluster has come to rest.
     pub(crate) async fn at_rest(client: Client) -> f64 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
         let bystander = Self::start(client);
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
         bystander.stop().await.0
     }
 }

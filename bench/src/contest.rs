@@ -28,6 +28,8 @@ pub(crate) struct Arena {
     pub(crate) client: Client,
     webhooks: WebhookServer,
     rounds: AtomicUsize,
+    /// The bystander's 99th percentile in milliseconds on an idle cluster, before there is any object.
+    at_rest: f64,
 }
 
 impl Arena {
@@ -42,11 +44,13 @@ impl Arena {
         let client = control_plane.client()?;
         let webhooks = control_plane.webhooks().await?;
         webhooks.delay(Endpoint::Validate, Duration::from_millis(10));
+        let at_rest = Bystander::at_rest(client.clone()).await;
         Ok(Self {
             control_plane,
             client,
             webhooks,
             rounds: AtomicUsize::new(0),
+            at_rest,
         })
     }
 
@@ -109,6 +113,33 @@ impl Arena {
         Ok(measured.shown(contest))
     }
 
+    /// With at most so many objects in work at once: what that costs, and what a bystander has of it.
+    pub(crate) async fn run_capped(
+        &self,
+        cap: usize,
+        objects: usize,
+        exuvia: &Path,
+    ) -> anyhow::Result<Measured> {
+        let widgets = self.flipped(objects).await?;
+        let run = || -> anyhow::Result<Run<'_>> {
+            Ok(Run {
+                program: exuvia,
+                kubeconfig: self.control_plane.admin().kubeconfig()?,
+                args: vec![widgets.crd_name(), "--max-concurrency".into(), cap.to_string()],
+                settle: Duration::ZERO,
+            })
+        };
+        let capped = async || -> anyhow::Result<Measured> {
+            Ok(Measured {
+                contestant: "capped",
+                ..self.exuvia(run()?).await?.0
+            })
+        };
+        let measured = self.beside_a_bystander(objects, capped).await?;
+        self.check_and_remove(&widgets, objects).await?;
+        Ok(measured.shown("caps"))
+    }
+
     /// Many CRDs of a few objects each by one command, which settle together: the wait is counted.
     pub(crate) async fn run_fleet(
         &self,
@@ -163,14 +194,13 @@ impl Arena {
         objects: usize,
         contest: impl AsyncFnOnce() -> anyhow::Result<Measured>,
     ) -> anyhow::Result<Measured> {
-        let before = Bystander::at_rest(self.client.clone()).await;
         let revision = self.control_plane.etcd().revision().await?;
         let bystander = Bystander::start(self.client.clone());
         let mut measured = contest().await?;
         let (during, writes) = bystander.stop().await;
         let revisions = self.control_plane.etcd().revision().await? - revision;
         measured.objects = objects;
-        measured.bystander_p99_ms = (before, during);
+        measured.bystander_p99_ms = (self.at_rest, during);
         #[allow(clippy::cast_precision_loss)]
         {
             measured.etcd_writes_per_object = (revisions as f64 - writes as f64) / objects as f64;

@@ -9,7 +9,7 @@ mod contest;
 mod contestants;
 mod measured;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,9 +17,13 @@ use clap::Parser;
 
 use contest::Arena;
 use contestants::Contestant;
+use measured::Measured;
 
 /// Long enough to see whether it is waited for once or once per CRD.
 const FLEET_SETTLE: Duration = Duration::from_secs(5);
+
+/// How many objects may be in work at once, to see what others have of it.
+const CAPS: [usize; 5] = [2, 4, 8, 16, 32];
 
 #[derive(Parser)]
 #[command(name = "exuvia-bench")]
@@ -48,6 +52,12 @@ struct Args {
     /// Objects on the wire, and for memory next to --large
     #[arg(long, default_value_t = 1_000)]
     few: usize,
+    /// Objects of each run with a cap on those in work at once; 0 leaves them out
+    #[arg(long, default_value_t = 3_000)]
+    capped: usize,
+    /// Only the runs with a cap
+    #[arg(long)]
+    only_capped: bool,
     /// Where to write the results as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -61,6 +71,14 @@ async fn main() -> anyhow::Result<()> {
     let mut results = Vec::new();
 
     let arena = Arena::start().await?;
+    if args.capped > 0 {
+        for cap in CAPS {
+            results.push(arena.run_capped(cap, args.capped, &exuvia).await?);
+        }
+    }
+    if args.only_capped {
+        return finish(&results, args.json.as_deref());
+    }
     for _ in 0..args.turns {
         for contestant in [Contestant::Bare, Contestant::Proof, Contestant::Full] {
             results.push(arena.run(contestant, args.objects, &exuvia, "plain").await?);
@@ -101,9 +119,13 @@ async fn main() -> anyhow::Result<()> {
         );
     }
 
-    measured::print(&results);
-    if let Some(path) = args.json {
-        std::fs::write(&path, serde_json::to_string_pretty(&results)? + "\n")
+    finish(&results, args.json.as_deref())
+}
+
+fn finish(results: &[Measured], json: Option<&Path>) -> anyhow::Result<()> {
+    measured::print(results);
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_string_pretty(results)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(crate) struct Measured {
     pub(crate) requests_per_object: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_object: Option<f64>,
-    /// Of somebody else who writes 20 other objects per second, before and meanwhile.
+    /// Of somebody else who writes 20 other objects per second, on an idle cluster and meanwhile.
     pub(crate) bystander_p99_ms: (f64, f64),
 }
 
@@ -151,7 +151,7 @@ fn ratios(results: &[Measured], contest: &str) {
     for who in ["proof", "full"] {
         let beside = of(who, |run| Some(run.bystander_p99_ms.1 / run.bystander_p99_ms.0));
         if let Some(beside) = beside {
-            println!("{contest}: {who}: a bystander's p99 is {beside:.1} times that before");
+            println!("{contest}: {who}: a bystander's p99 is {beside:.1} times that at rest");
         }
     }
 }
