@@ -12,6 +12,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::audience::Audience;
 use crate::builtin::resource_name;
 use crate::clock::ServerClock;
 use crate::definition::Definition;
@@ -87,6 +88,8 @@ pub struct Engine {
     /// Whether every API server had, when they were last asked.
     is_settled: bool,
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
+    /// Who reads why it does not go on.
+    audience: Audience,
     report: Report,
 }
 
@@ -168,6 +171,7 @@ impl Engine {
             looked_when_settled: false,
             is_settled: false,
             watcher: Box::new(|_| {}),
+            audience: Audience::default(),
             report,
         }
     }
@@ -201,6 +205,13 @@ impl Engine {
     #[must_use]
     pub fn watched_by(mut self, watcher: impl Fn(Activity) + Send + Sync + 'static) -> Self {
         self.watcher = Box::new(watcher);
+        self
+    }
+
+    /// Says for this audience what to do about what stands in the way.
+    #[must_use]
+    pub fn read_by(mut self, audience: Audience) -> Self {
+        self.audience = audience;
         self
     }
 
