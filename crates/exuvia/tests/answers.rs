@@ -51,7 +51,7 @@ async fn a_migration_ends_with_one_answer_for_each_old_version() {
 
     let (code, said) = migrated(&[&crd]).await;
     assert_eq!(code, 0, "{said}");
-    let held = "v1alpha1: held\n    migration: migrated at ";
+    let held = "v1alpha1: held by\n    migration: migrated at ";
     let patrol = format!("the patrol has not been: run `exuvia storage migrate {crd} --patrol`");
     assert!(said.contains(held) && said.contains(&patrol), "{said}");
     let references =

@@ -125,9 +125,9 @@ impl StorageController {
                     match Box::pin(self.carry_out(seen, &mut migration, &mut work, step, signal)).await? {
                         Carried::On => {}
                         Carried::Held(hold) => {
-                            let held = Step::Hold(hold.clone());
-                            let outlook = verdict::so_far(&work.engine, &held);
-                            self.tell(&mut migration, &work, &held, outlook).await?;
+                            let step = Step::Hold(hold.clone());
+                            let outlook = verdict::so_far(&work.engine, &step);
+                            self.tell(&mut migration, &work, &step, outlook).await?;
                             return Ok(self.held(&migration, work, &hold));
                         }
                         // Who cancelled it has queued it again, or is shutting down.

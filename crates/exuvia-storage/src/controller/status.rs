@@ -266,12 +266,9 @@ fn counts(tally: &Tally, total: u64) -> MigrationProgress {
 }
 
 /// As it is when nothing runs: how fast it went and when it would be through is no news any more.
-pub(super) fn at_rest(progress: MigrationProgress) -> MigrationProgress {
-    MigrationProgress {
-        rate: None,
-        eta: None,
-        ..progress
-    }
+pub(super) fn at_rest(mut progress: MigrationProgress) -> MigrationProgress {
+    (progress.rate, progress.eta) = (None, None);
+    progress
 }
 
 /// What the rewrite takes away, bounded; `None`: nothing.

@@ -22,14 +22,11 @@ impl Engine {
             (Subject::Crd(_), Some(definition)) => definition.crd.clone(),
             (Subject::Crd(_), None) => return,
         };
-        let pass = match self.owed_by_record() {
-            Some(pass) => pass,
-            None => {
-                let mut pass = Pass::begin(&crd, self.pass.as_ref());
-                pass.patrol_owed |= self.pass.is_none() && self.owed().is_some();
-                pass
-            }
-        };
+        let pass = self.owed_by_record().unwrap_or_else(|| {
+            let mut pass = Pass::begin(&crd, self.pass.as_ref());
+            pass.patrol_owed |= self.pass.is_none() && self.owed().is_some();
+            pass
+        });
         if pass.patrol_owed {
             self.unsettled_at = Some(Instant::now());
         }

@@ -171,9 +171,10 @@ impl Summary {
     /// Unless references of others were.
     fn nothing_written(&self) -> &'static str {
         let moved = self.owner_references.as_ref();
-        match moved.is_some_and(|moved| !moved.dry_run && moved.moved > 0) {
-            true => "",
-            false => "; nothing was written",
+        if moved.is_some_and(|moved| !moved.dry_run && moved.moved > 0) {
+            ""
+        } else {
+            "; nothing was written"
         }
     }
 
@@ -203,9 +204,10 @@ impl Summary {
         // What holds it is in the sentence above already, unless that had to be cut.
         let is_said =
             matches!(&self.report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
-        lines.extend(match is_said {
-            true => losses.harmless().lines(tense, Losses::MOST_PATHS),
-            false => losses.lines(tense, Losses::MOST_PATHS),
+        lines.extend(if is_said {
+            losses.harmless().lines(tense, Losses::MOST_PATHS)
+        } else {
+            losses.lines(tense, Losses::MOST_PATHS)
         });
         lines
     }

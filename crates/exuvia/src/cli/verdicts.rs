@@ -1,10 +1,9 @@
 //! What becomes of old versions at the end of `exuvia storage migrate`: each is droppable, or held, or nobody knows yet.
 
-use exuvia_storage::Audience;
-use exuvia_storage::End;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::{Answer, Holds, Look, Looked, Question, Seen, Verdict, left_behind, look};
+use exuvia_storage::droppable::{Holds, Look, Looked, Question, Seen, Verdict, left_behind, look};
 use exuvia_storage::record::Record;
+use exuvia_storage::{Audience, End};
 use exuvia_write::RetryPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -108,26 +107,30 @@ fn unlooked(definition: &Definition, record: Option<&Record>, version: &str, why
 /// For people: a line that says whether the version may be dropped, and if it has several reasons not to, one for each.
 pub(super) fn lines(verdict: &Verdict) -> Vec<String> {
     let version = &verdict.version;
-    let holds_bytes = |holder: &&exuvia_storage::droppable::Holder| holder.holds == Holds::Bytes;
-    let held: Vec<String> = match verdict.holders.iter().find(holds_bytes) {
+    let bytes = verdict.holders.iter().find(|holder| holder.holds == Holds::Bytes);
+    let (holders, unknown): (Vec<String>, Vec<String>) = match bytes {
         // Nothing else matters until that is done.
-        Some(bytes) => vec![bytes.to_string()],
-        None => verdict.holders.iter().map(ToString::to_string).collect(),
+        Some(bytes) => (vec![bytes.to_string()], Vec::new()),
+        None => (
+            verdict.holders.iter().map(ToString::to_string).collect(),
+            verdict
+                .unknown
+                .iter()
+                .map(|unknown| format!("not known, {unknown}"))
+                .collect(),
+        ),
     };
-    let is_stored = verdict.holders.iter().any(|holder| holder.holds == Holds::Bytes);
-    let unknown = verdict.unknown.iter().filter(|_| !is_stored);
-    let unknown: Vec<String> = unknown.map(|unknown| format!("not known, {unknown}")).collect();
-    match (verdict.answer, held.as_slice(), unknown.as_slice()) {
-        (Answer::Yes, ..) => vec![format!("{version}: droppable, nothing holds it")],
-        (_, [held], []) => vec![format!("{version}: held by {held}")],
-        (_, [], [unknown]) => vec![format!("{version}: {unknown}")],
-        (answer, held, unknown) => {
-            let head = match answer {
-                Answer::No => "held",
-                Answer::Yes | Answer::NotKnown => "not known whether it may be dropped",
+    match (holders.as_slice(), unknown.as_slice()) {
+        ([], []) => vec![format!("{version}: droppable, nothing holds it")],
+        ([holder], []) => vec![format!("{version}: held by {holder}")],
+        ([], [unknown]) => vec![format!("{version}: {unknown}")],
+        (holders, unknown) => {
+            let answer = match holders {
+                [] => "not known whether it may be dropped",
+                _ => "held by",
             };
-            let reasons = held.iter().chain(unknown).map(|reason| format!("  {reason}"));
-            [format!("{version}: {head}")]
+            let reasons = holders.iter().chain(unknown).map(|reason| format!("  {reason}"));
+            [format!("{version}: {answer}")]
                 .into_iter()
                 .chain(reasons)
                 .collect()
