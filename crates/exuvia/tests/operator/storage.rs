@@ -254,7 +254,7 @@ async fn a_field_that_would_be_pruned_stalls_it_by_name_until_that_is_accepted()
         objects: 1,
         first: vec!["default/widget-0003".to_owned()],
     };
-    assert_eq!(losses.erased, [lost.clone()]);
+    assert_eq!(losses.erased, std::slice::from_ref(&lost));
     let stalled = format!(r#"exuvia_storage_stalled{{resource="{name}",reason="Pruning"}} 1"#);
     let shown = |metrics: &str| metrics.contains(&stalled);
     shared.operator.metrics_when("that it is stalled", shown).await;
