@@ -25,6 +25,11 @@ use serde::{Deserialize, Serialize};
     annotation("helm.sh/resource-policy", "keep"),
     printcolumn(name = "Resource", type_ = "string", json_path = ".spec.resource"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason"
+    ),
     printcolumn(name = "Total", type_ = "integer", json_path = ".status.progress.total"),
     printcolumn(name = "Done", type_ = "integer", json_path = ".status.progress.done"),
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.progress.failed"),
@@ -151,7 +156,13 @@ pub struct StorageMigrationStatus {
     /// What else is remembered of the pass, so that one that was cut off goes on and asks nothing twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<PassState>,
-    /// Objects, by what came of them in the sweep that runs, or in the last rewrite sweep.
+    /// The CRD's generation at which every object was found to be stored at the storage version: only while the condition
+    /// `Migrated` is true. Wait for this one to be the CRD's `metadata.generation`: the condition alone may still speak of an
+    /// earlier CRD for a moment after the CRD was changed. A built-in resource has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrated_generation: Option<i64>,
+    /// Objects, by what came of them in the sweep that runs; when none does, in the rewrite sweep, or, if another process did
+    /// that one, in the last sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<MigrationProgress>,
     /// The CRD's storedVersions before and after.
@@ -167,6 +178,9 @@ pub struct StorageMigrationStatus {
     /// Objects that were not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<MigrationFailures>,
+    /// What the rewrite takes away from objects, if it takes anything away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<MigrationLosses>,
     /// `Ready`, `Migrated`, `Stalled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -347,4 +361,37 @@ pub struct MigrationFailure {
     pub class: String,
     /// What the server said, redacted.
     pub message: String,
+}
+
+/// What the rewrite takes away from objects: paths and names, never values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationLosses {
+    /// Whether `spec.acceptPruning` lets the rewrite take them away. Otherwise nothing is written.
+    pub accepted: bool,
+    /// How many objects lose something.
+    pub objects: i64,
+    /// Fields that are erased.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<LostField>,
+    /// Fields that get another value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<LostField>,
+    /// Fields that are erased or changed and not listed here: 50 of each kind are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub more_fields: i64,
+    /// What could not be looked at, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<String>,
+}
+
+/// A field that objects lose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LostField {
+    /// Where it is, such as `spec.items[].port`.
+    pub path: String,
+    /// How many objects have it.
+    pub objects: i64,
+    /// The first of them, `namespace/name`.
+    pub first: Vec<String>,
 }

@@ -1,5 +1,7 @@
 //! What can go wrong with a migration as a whole; what goes wrong with one object is in the report.
 
+use crate::audience::Audience;
+
 /// An error that ends a migration. Nothing is trimmed then.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -52,7 +54,7 @@ pub enum Error {
     /// `proof` was asked for where it proves nothing.
     #[error(
         "verifying by proof needs every API server to be asked itself, as many as there are identity Leases in kube-system: \
-         name them with --apiserver (spec.apiServers), or use --verify auto (spec.verify: Auto)"
+         name them with --apiserver, or use --verify auto"
     )]
     ProofImpossible,
 
@@ -85,6 +87,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// What went wrong, with what this audience can do about it.
+    pub fn sentence(&self, audience: Audience) -> String {
+        match (self, audience) {
+            (Self::ProofImpossible, Audience::StorageMigration) => self
+                .to_string()
+                .replace("--apiserver", "spec.apiServers")
+                .replace("--verify auto", "spec.verify: Auto"),
+            _ => self.to_string(),
+        }
+    }
+
     pub(crate) fn unlisted(resource: &str, source: exuvia_sweep::Error) -> Self {
         Self::Sweep {
             resource: resource.to_owned(),

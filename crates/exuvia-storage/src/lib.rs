@@ -2,6 +2,7 @@
 //!
 //! [`protocol`] decides and [`Engine`] carries out; the same engine serves a command line and an operator.
 
+mod audience;
 pub mod audit;
 pub mod builtin;
 mod clock;
@@ -31,6 +32,7 @@ mod survey;
 pub mod usage;
 mod verify;
 
+pub use audience::Audience;
 pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
 pub use engine::{Activity, Advance, Engine};
 pub use error::Error;

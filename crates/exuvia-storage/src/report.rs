@@ -72,7 +72,7 @@ pub struct Report {
     pub obstacle: Option<Obstacle>,
     /// What the rewrite does to the objects' content, held for, accepted or harmless; `None`: it was not looked at.
     pub losses: Option<Losses>,
-    /// Who names which version in managedFields, at the end.
+    /// Who names which version in managedFields, at the end; nobody if objects were rewritten and not looked at since.
     pub owners: Owners,
 }
 
@@ -83,6 +83,8 @@ pub enum End {
     /// It did not come to an end.
     #[default]
     Unfinished,
+    /// It was only rehearsed, and nothing was found that stands in the way.
+    WouldMigrate,
     /// There was nothing to do, and nothing was written.
     Clean,
     /// Rewritten, verified, and trimmed where there is something to trim.

@@ -332,7 +332,7 @@ async fn one_that_stalls_hides_nothing_of_the_others_and_a_dry_run_foretells_it(
         }
     };
     assert_eq!(foretold[0]["end"]["reason"], "Forbidden", "{foretold}");
-    assert_eq!(foretold[1]["end"]["state"], "unfinished", "it would go on");
+    assert_eq!(foretold[1]["end"]["state"], "wouldMigrate", "it would go on");
     let done = exuvia(kubeconfig, &args).await;
     assert_eq!(done.status.code(), Some(1));
     let summaries = json_of(&done);

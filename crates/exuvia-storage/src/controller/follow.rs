@@ -189,6 +189,12 @@ fn progress_of(activity: &watch::Receiver<Option<Activity>>) -> Option<Progress>
     }
 }
 
+/// What came of the last sweep of this process, if it has come to its end.
+pub(super) fn swept(activity: &watch::Receiver<Option<Activity>>) -> Option<Tally> {
+    let progress = progress_of(activity)?;
+    (progress.total == Some(progress.done())).then_some(progress.tally)
+}
+
 fn is_rewriting(activity: &watch::Receiver<Option<Activity>>) -> bool {
     matches!(&*activity.borrow(), Some(Activity::Rewriting(_)))
 }

@@ -7,6 +7,7 @@ mod run;
 mod status;
 mod tell;
 mod verdict;
+mod words;
 mod world;
 
 use std::collections::{BTreeSet, HashMap};

@@ -16,6 +16,7 @@ use super::status;
 use super::verdict;
 use super::world::SeenMigration;
 use super::{StorageController, lock};
+use crate::audience::Audience;
 use crate::engine::{Activity, Advance, Engine};
 use crate::protocol::{Hold, Step};
 use crate::{Error, Options, builtin};
@@ -103,7 +104,7 @@ impl StorageController {
                 let outlook = if matches!(step, Step::Done) {
                     self.verdict(seen, &migration, &work, signal).await?
                 } else {
-                    verdict::so_far(&work.engine)
+                    verdict::so_far(&work.engine, &step)
                 };
                 if work.control.is_cancelled() {
                     return Ok(stopped(seen));
@@ -124,9 +125,9 @@ impl StorageController {
                     match Box::pin(self.carry_out(seen, &mut migration, &mut work, step, signal)).await? {
                         Carried::On => {}
                         Carried::Held(hold) => {
-                            let outlook = verdict::so_far(&work.engine);
-                            self.tell(&mut migration, &work, &Step::Hold(hold.clone()), outlook)
-                                .await?;
+                            let step = Step::Hold(hold.clone());
+                            let outlook = verdict::so_far(&work.engine, &step);
+                            self.tell(&mut migration, &work, &step, outlook).await?;
                             return Ok(self.held(&migration, work, &hold));
                         }
                         // Who cancelled it has queued it again, or is shutting down.
@@ -182,6 +183,7 @@ impl StorageController {
         }
         .resume(pass)
         .suspended(migration.spec.suspend)
+        .read_by(Audience::StorageMigration)
         .controlled_by(control.clone())
         .watched_by(move |activity| {
             send.send_replace(Some(activity));

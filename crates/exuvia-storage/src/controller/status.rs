@@ -1,21 +1,28 @@
 //! A migration's status: what is remembered of a pass, there and back; phase, conditions, progress.
 
+use std::collections::BTreeMap;
+
 use exuvia_api::{
-    MigrationFailure, MigrationFailures, MigrationProgress, ObservedCrd, PassState, Phase, StorageMigration,
-    StorageMigrationStatus, StoredVersions, VersionBlocker, condition, reason,
+    LostField, MigrationFailure, MigrationFailures, MigrationLosses, MigrationProgress, ObservedCrd,
+    PassState, Phase, StorageMigration, StorageMigrationStatus, StoredVersions, VersionBlocker, condition,
+    reason,
 };
 use exuvia_sweep::{Failures, Progress, Tally};
 use exuvia_write::conditions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use super::words;
 use crate::droppable::{Holder, Outlook, Unknown};
+use crate::loss::{Count, Losses};
 use crate::protocol::{Blocked, Hold, Pass, Preflight, Step, SweepEnd};
 
 /// How many failed objects a status names: an object that grows without bound would itself fail to be stored.
 const NAMED: usize = 20;
-/// How many blockers a status lists.
+/// How many blockers a status lists, and how many fields of each kind that objects lose.
 const LISTED: usize = 50;
+/// How a blocker begins that nobody has seen.
+pub(super) const NOT_KNOWN: &str = "not known";
 
 /// Why a migration does not go on, in the terms of the condition `Stalled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +43,7 @@ pub(super) struct News {
     pub(super) stored_after: Vec<String>,
     pub(super) progress: Option<MigrationProgress>,
     pub(super) failures: Option<MigrationFailures>,
+    pub(super) losses: Option<MigrationLosses>,
     /// Versions that may be dropped, and what holds the others; `None`: nobody has looked, so nothing changes.
     pub(super) outlook: Option<Outlook>,
 }
@@ -52,53 +60,30 @@ impl News {
             stored_after: Vec::new(),
             progress: None,
             failures: None,
+            losses: None,
             outlook: None,
         }
     }
 
     /// Writes it all into the status. `generation` is that of the spec which it is about.
     pub(super) fn tell(&self, migration: &mut StorageMigration, generation: Option<i64>) {
-        let (reason, is_stalled) = match &self.trouble {
-            Some(trouble) => (trouble.reason, true),
-            None => (reason::NOT_STALLED, false),
-        };
-        let why = self
-            .trouble
-            .as_ref()
-            .map_or("", |trouble| trouble.message.as_str());
         let migrated = self.phase == Phase::Migrated;
-        let ready_reason = self
-            .trouble
-            .as_ref()
-            .map_or(self.phase.as_str(), |trouble| trouble.reason);
-        let all = [
-            conditions::new(migration, condition::READY, migrated, ready_reason, &self.message),
-            conditions::new(
-                migration,
-                condition::MIGRATED,
-                migrated,
-                self.phase.as_str(),
-                &self.message,
-            ),
-            conditions::new(migration, condition::STALLED, is_stalled, reason, why),
-        ];
+        let trouble = self.trouble.as_ref();
+        let stalled_for = trouble.map_or(reason::NOT_STALLED, |trouble| trouble.reason);
         let status = migration.status.get_or_insert_default();
-        for mut condition in all {
-            condition.observed_generation = generation;
-            conditions::set(&mut status.conditions, condition);
-        }
         status.phase = Some(self.phase);
         status.observed_generation = generation;
         if let Some(pass) = &self.pass {
             self.remember(pass, status);
         }
-        if self.phase == Phase::Pending || reason == reason::NO_SUCH_RESOURCE {
+        if self.phase == Phase::Pending || stalled_for == reason::NO_SUCH_RESOURCE {
             // A new pass, or none any more: what was said about the last one no longer holds.
             status.droppable_versions = None;
             status.blockers.clear();
         }
         status.progress.clone_from(&self.progress);
         status.failures.clone_from(&self.failures);
+        status.losses.clone_from(&self.losses);
         if let Some(outlook) = &self.outlook {
             status.droppable_versions = migrated.then(|| outlook.droppable.clone());
             let held = outlook.held.iter().map(blocker);
@@ -108,6 +93,27 @@ impl News {
         // Whatever was found at some time: a version that is in storedVersions (again) cannot be dropped.
         if let Some(droppable) = &mut status.droppable_versions {
             droppable.retain(|version| !self.stored_after.contains(version));
+        }
+        let of_crd = status.observed.as_ref().filter(|crd| !crd.uid.is_empty());
+        status.migrated_generation = of_crd.map(|crd| crd.generation).filter(|_| migrated);
+        let message = words::message(self, status);
+        let ready_for = trouble.map_or(self.phase.as_str(), |trouble| trouble.reason);
+        let why = trouble.map_or("", |trouble| trouble.message.as_str());
+        let all = [
+            conditions::new(migration, condition::READY, migrated, ready_for, &message),
+            conditions::new(
+                migration,
+                condition::MIGRATED,
+                migrated,
+                self.phase.as_str(),
+                &message,
+            ),
+            conditions::new(migration, condition::STALLED, trouble.is_some(), stalled_for, why),
+        ];
+        let status = migration.status.get_or_insert_default();
+        for mut condition in all {
+            condition.observed_generation = generation;
+            conditions::set(&mut status.conditions, condition);
         }
     }
 
@@ -225,27 +231,6 @@ pub(super) fn phase_of(step: &Step, pass: Option<&Pass>) -> Phase {
     }
 }
 
-/// One sentence about a phase, for people.
-pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
-    match phase {
-        // A built-in resource has no version of its own to name.
-        Phase::Rewriting if storage_version.is_empty() => "objects are rewritten".to_owned(),
-        Phase::Verifying if storage_version.is_empty() => "a second sweep proves it".to_owned(),
-        Phase::Migrated if storage_version.is_empty() => {
-            "every object is stored as the API servers store it now".to_owned()
-        }
-        Phase::Pending => "objects are looked at, nothing is written yet".to_owned(),
-        Phase::Settling => "waiting until no API server can be behind any more".to_owned(),
-        Phase::Rewriting => format!("objects are rewritten at {storage_version}"),
-        Phase::Verifying => format!("a second sweep proves that every object is stored at {storage_version}"),
-        Phase::Trimming => format!("storedVersions is trimmed to {storage_version}"),
-        Phase::Patrolling => "trimmed; one settle time later objects are looked at once more".to_owned(),
-        Phase::Migrated => format!("every object is stored at {storage_version}"),
-        Phase::Stalled => "something stands in the way".to_owned(),
-        Phase::Suspended => "spec.suspend asks to stop".to_owned(),
-    }
-}
-
 /// What came of a sweep that is over.
 pub(super) fn finished(tally: &Tally) -> Option<MigrationProgress> {
     (tally.done() > 0).then(|| counts(tally, tally.done()))
@@ -278,6 +263,35 @@ fn counts(tally: &Tally, total: u64) -> MigrationProgress {
         rate: None,
         eta: None,
     }
+}
+
+/// As it is when nothing runs: how fast it went and when it would be through is no news any more.
+pub(super) fn at_rest(mut progress: MigrationProgress) -> MigrationProgress {
+    (progress.rate, progress.eta) = (None, None);
+    progress
+}
+
+/// What the rewrite takes away, bounded; `None`: nothing.
+pub(super) fn losses(losses: &Losses) -> Option<MigrationLosses> {
+    let int = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let listed = |paths: &BTreeMap<String, Count>| -> Vec<LostField> {
+        let fields = paths.iter().take(LISTED).map(|(path, count)| LostField {
+            path: path.clone(),
+            objects: i64::try_from(count.objects).unwrap_or(i64::MAX),
+            first: count.first.clone(),
+        });
+        fields.collect()
+    };
+    let unlisted = |paths: &BTreeMap<String, Count>| paths.len().saturating_sub(LISTED);
+    losses.holds().then(|| MigrationLosses {
+        accepted: losses.accepted,
+        objects: i64::try_from(losses.objects).unwrap_or(i64::MAX),
+        erased: listed(&losses.erased),
+        changed: listed(&losses.changed),
+        more_fields: int(unlisted(&losses.erased) + unlisted(&losses.changed))
+            .saturating_add(i64::try_from(losses.more_paths).unwrap_or(i64::MAX)),
+        unseen: losses.unseen.iter().map(|unseen| unseen.why.clone()).collect(),
+    })
 }
 
 /// Failures, bounded.
@@ -316,7 +330,7 @@ fn not_known((version, unknown): &(String, Unknown)) -> VersionBlocker {
     VersionBlocker {
         version: version.clone(),
         holds: unknown.what.as_str().to_owned(),
-        message: format!("not known: {}; to find out: {}", unknown.why, unknown.command),
+        message: format!("{NOT_KNOWN}: {}; to find out: {}", unknown.why, unknown.command),
         objects: None,
     }
 }

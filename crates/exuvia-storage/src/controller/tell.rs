@@ -7,10 +7,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Resource;
 
 use super::StorageController;
+use super::follow::swept;
 use super::run::Work;
 use super::status::{self, News, Trouble};
+use super::words;
+use crate::audience::Audience;
 use crate::droppable::Outlook;
-use crate::engine::Engine;
 use crate::forbidden::MissingRule;
 use crate::protocol::{Pass, Step};
 use crate::report::Report;
@@ -31,7 +33,7 @@ impl StorageController {
     ) -> Result<(), Error> {
         let news = News {
             outlook,
-            ..news(&work.engine, step, migration)
+            ..news(work, step, migration)
         };
         let before = migration.status.as_ref().and_then(|status| status.phase);
         let pass = work.engine.pass();
@@ -48,8 +50,12 @@ impl StorageController {
                 .await;
             }
             (_, Phase::Rewriting) if before != Some(Phase::Rewriting) => {
-                let note = format!("rewriting objects at {}", news.storage_version)
-                    + &accepted(work.engine.report());
+                let accepted = words::accepted(news.losses.as_ref(), news.phase);
+                let note = [format!("rewriting objects at {}", news.storage_version)]
+                    .into_iter()
+                    .chain(accepted)
+                    .collect::<Vec<String>>()
+                    .join("; ");
                 self.event(migration, pass, EventKind::Normal, "Rewriting", &note)
                     .await;
             }
@@ -182,18 +188,14 @@ impl StorageController {
                 } else {
                     reason::SERVER_ERRORS
                 },
-                message: redact(&text),
+                message: redact(&error.sentence(Audience::StorageMigration)),
             },
         };
+        let before = migration.status.clone().unwrap_or_default();
         let news = News {
-            progress: migration
-                .status
-                .as_ref()
-                .and_then(|status| status.progress.clone()),
-            failures: migration
-                .status
-                .as_ref()
-                .and_then(|status| status.failures.clone()),
+            progress: before.progress.map(status::at_rest),
+            failures: before.failures,
+            losses: before.losses,
             ..News::of(Phase::Stalled, trouble.message.clone(), Some(trouble.clone()))
         };
         self.warn(&migration, &trouble).await;
@@ -211,7 +213,8 @@ pub(super) fn is_told(migration: &StorageMigration, trouble: &Trouble) -> bool {
 }
 
 /// What is to be said before a step is done.
-fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
+fn news(work: &Work, step: &Step, migration: &StorageMigration) -> News {
+    let engine = &work.engine;
     let report = engine.report();
     let phase = status::phase_of(step, engine.pass());
     let trouble = match step {
@@ -223,7 +226,7 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
     };
     let message = match &trouble {
         Some(trouble) => trouble.message.clone(),
-        None => status::sentence(phase, &report.storage_version) + &accepted(report),
+        None => words::sentence(phase, &report.storage_version),
     };
     let before = migration.status.clone().unwrap_or_default();
     let same_pass = status::pass_of(&before)
@@ -231,29 +234,30 @@ fn news(engine: &Engine, step: &Step, migration: &StorageMigration) -> News {
         .is_some_and(|(before, now)| {
             (before.uid, before.generation, before.r0) == (now.uid.clone(), now.generation, now.r0)
         });
+    // What an earlier process counted in this pass is better than nothing, but for a sweep that it did not finish.
+    let earlier = before.progress.filter(|_| same_pass).map(status::at_rest);
+    let earlier = earlier.filter(|progress| phase != Phase::Migrated || progress.done == progress.total);
+    let progress = status::finished(&report.rewrite)
+        .or_else(|| status::finished(&report.verify))
+        .or_else(|| swept(&work.activity).and_then(|tally| status::finished(&tally)))
+        .or(earlier);
+    let losses = match &report.losses {
+        _ if phase == Phase::Pending => None, // not looked at yet
+        Some(losses) => status::losses(losses),
+        None => before.losses.filter(|_| same_pass),
+    };
     News {
         phase,
         message,
         pass: engine.pass().cloned(),
         storage_version: report.storage_version.clone(),
         stored_after: report.stored_after.clone(),
-        // What an earlier process counted in this pass is better than nothing.
-        progress: status::finished(&report.rewrite).or(before.progress.filter(|_| same_pass)),
+        progress,
         failures: status::failures(&report.failures)
             .or(before.failures.filter(|_| trouble.is_some() && same_pass)),
+        losses,
         trouble,
         outlook: None,
-    }
-}
-
-/// What the rewrite erases or changes because the spec accepts it.
-fn accepted(report: &Report) -> String {
-    match report.losses.as_ref().filter(|losses| losses.holds()) {
-        Some(losses) => format!(
-            "; accepted by spec.acceptPruning: {}",
-            losses.lines(10).join("; ")
-        ),
-        None => String::new(),
     }
 }
 
@@ -272,7 +276,7 @@ pub(super) fn with_names(sentence: &str, report: &Report) -> String {
 }
 
 fn migrated_note(news: &News) -> String {
-    let mut note = status::sentence(Phase::Migrated, &news.storage_version);
+    let mut note = words::sentence(Phase::Migrated, &news.storage_version);
     if let Some(pass) = news.pass.as_ref().filter(|pass| !pass.stored_before.is_empty()) {
         note.push_str(&format!("; storedVersions was {}", pass.stored_before.join(", ")));
     }
@@ -280,6 +284,9 @@ fn migrated_note(news: &News) -> String {
         && !outlook.droppable.is_empty()
     {
         note.push_str(&format!("; may be dropped: {}", outlook.droppable.join(", ")));
+    }
+    if let Some(accepted) = words::accepted(news.losses.as_ref(), news.phase) {
+        note.push_str(&format!("; {accepted}"));
     }
     note
 }

@@ -8,15 +8,50 @@ use kube::{Api, Client, ResourceExt};
 use super::StorageController;
 use super::follow::Beside;
 use super::run::Work;
+use super::status;
 use super::world::SeenMigration;
 use crate::Error;
+use crate::audience::Audience;
 use crate::definition::Definition;
-use crate::droppable::{self, Holds, Look, Outlook, Question, Verdict};
+use crate::droppable::{self, Holder, Holds, Look, Outlook, Question, Verdict};
 use crate::engine::Engine;
+use crate::protocol::{Hold, Step};
 
-/// What holds versions, as far as this engine has looked: enough to name who owns fields, not to call a version droppable.
-pub(super) fn so_far(engine: &Engine) -> Option<Outlook> {
-    Some(Outlook::of(engine.definition()?, &engine.survey()?.owners))
+/// What holds versions, as far as this engine has looked: enough to say what holds them now, not to call one droppable.
+/// `None`: what the status says still holds.
+pub(super) fn so_far(engine: &Engine, step: &Step) -> Option<Outlook> {
+    let definition = engine.definition()?;
+    let is_over = engine.pass().is_some_and(status::is_over);
+    if is_over && *step == Step::Hold(Hold::Suspended) {
+        return None; // one that is done and is to do nothing
+    }
+    let owners = engine.survey().map(|survey| &survey.owners);
+    let unproven = match step {
+        Step::Hold(Hold::Suspended) => {
+            Some("this migration is suspended; to go on, set spec.suspend to false".to_owned())
+        }
+        Step::Hold(hold) => hold.reason().map(|reason| {
+            let why = engine.sentence(hold);
+            format!("this migration is stalled ({reason}): {why}")
+        }),
+        _ => None,
+    };
+    let mut outlook = Outlook::of(
+        definition,
+        owners,
+        Audience::StorageMigration,
+        unproven.as_deref(),
+    );
+    if engine.pass().is_some_and(|pass| pass.trimmed && !pass.patrolled) {
+        let why = unproven.as_deref().unwrap_or("it follows by itself");
+        let message = format!("storedVersions is trimmed, but the patrol has not been: {why}");
+        let holder = Holder::new(Holds::Migration, message);
+        let older = droppable::older(definition).map(str::to_owned);
+        outlook
+            .held
+            .extend(older.map(|version| (version, holder.clone())));
+    }
+    Some(outlook)
 }
 
 impl StorageController {
@@ -55,6 +90,7 @@ impl StorageController {
             servers: self.servers(&work.engine).await?,
             watch: None,
             asked_by: Some(migration.name_any()),
+            audience: Audience::StorageMigration,
         };
         let pass = work.engine.pass().cloned();
         let beside = Beside {
@@ -86,12 +122,9 @@ impl StorageController {
 
     /// A verdict speaks of the command's flags; the operator has its own.
     fn in_our_words(&self, mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
-        let unknown = verdicts.iter_mut().flat_map(|verdict| &mut verdict.unknown);
-        for unknown in unknown.filter(|unknown| unknown.what == Holds::References) {
-            if !self.settings.look_at_references {
-                "not looked at, since this operator runs without --look-at-references"
-                    .clone_into(&mut unknown.why);
-            }
+        for verdict in verdicts.iter_mut().filter(|_| !self.settings.look_at_references) {
+            verdict
+                .without_references("not looked at, since this operator runs without --look-at-references");
         }
         verdicts
     }

@@ -1,6 +1,7 @@
 //! What holds a version, put into words: what was found, and what to do about it.
 
 use super::{Holder, Holds};
+use crate::audience::Audience;
 use crate::definition::Definition;
 use crate::ownership::Owners;
 use crate::references::Unseen;
@@ -10,15 +11,29 @@ use crate::usage::{Counts, Usage};
 /// How many resources that could not be listed are named.
 const NAMED: usize = 5;
 
+/// For whom holders are put into words.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Words<'a> {
+    pub(super) audience: Audience,
+    /// Why the migration that was tried has not come to its end, if it was.
+    pub(super) unproven: Option<&'a str>,
+}
+
 /// Bytes, as far as `storedVersions` tells: that it lists a version is reason enough, that it does not is none.
-pub(super) fn stored(definition: &Definition, version: &str) -> Option<Holder> {
+pub(super) fn stored(definition: &Definition, version: &str, words: Words<'_>) -> Option<Holder> {
+    let name = &definition.name;
     let message = if version == definition.crd.storage {
         "it is the storage version: new objects are stored at it".to_owned()
     } else if definition.crd.stored.iter().any(|stored| stored == version) {
-        format!(
-            "status.storedVersions lists it, so objects may be stored at it: run `exuvia storage migrate {}`",
-            definition.name
-        )
+        let what_then = match (words.unproven, words.audience) {
+            (Some(why), Audience::CommandLine) => {
+                format!(": {why}; remove the cause, then run `exuvia storage migrate {name}`")
+            }
+            (Some(why), Audience::StorageMigration) => format!(": {why}"),
+            (None, Audience::CommandLine) => format!(": run `exuvia storage migrate {name}`"),
+            (None, Audience::StorageMigration) => " until this migration has come to its end".to_owned(),
+        };
+        format!("status.storedVersions lists it, so objects may be stored at it{what_then}")
     } else {
         return None;
     };
@@ -30,19 +45,32 @@ pub(super) fn ownership<'a>(
     definition: &Definition,
     version: &str,
     owners: &'a Owners,
+    audience: Audience,
 ) -> impl Iterator<Item = Holder> + use<'a> {
     let at: Vec<_> = owners.at(&definition.api_version(version)).collect();
     // A migration moves what is at a stored version by itself.
     let is_stored = definition.crd.stored.iter().any(|stored| stored == version);
-    let shed = if is_stored {
-        String::new()
-    } else {
-        format!(" --shed {version}")
+    let cure = match audience {
+        Audience::CommandLine => {
+            let shed = if is_stored {
+                String::new()
+            } else {
+                format!(" --shed {version}")
+            };
+            format!("run `exuvia storage migrate {}{shed}`", definition.name)
+        }
+        Audience::StorageMigration if is_stored => "this migration moves that".to_owned(),
+        Audience::StorageMigration => format!("add {version} to spec.shed"),
     };
-    let cure = format!(
-        "; once it writes at another version, run `exuvia storage migrate {}{shed}`",
-        definition.name
-    );
+    let renamed = if definition.webhook_conversion {
+        let drop = audience.setting("--managed-fields drop", "spec.managedFields: Drop");
+        format!(
+            "; fields that the conversion webhook renames cannot be moved: with {drop} as well they lose this owner, until it \
+             applies them again"
+        )
+    } else {
+        String::new()
+    };
     at.into_iter().map(move |(manager, owner)| {
         let mut message = format!(
             "{manager} owns fields at it on {}, such as {}",
@@ -52,7 +80,7 @@ pub(super) fn ownership<'a>(
         if let Some(last) = owner.last {
             message.push_str(&format!(", last written {last}"));
         }
-        message.push_str(&cure);
+        message.push_str(&format!("; once it writes at another version, {cure}{renamed}"));
         Holder::new(Holds::Ownership, message).on(owner.objects, std::slice::from_ref(&owner.example))
     })
 }

@@ -10,6 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, Client, ResourceExt};
 
 use super::{Looked, Seen, Verdict, migrations};
+use crate::audience::Audience;
 use crate::definition::Definition;
 use crate::ownership::Owners;
 use crate::record::Record;
@@ -63,6 +64,8 @@ pub struct Look {
     pub watch: Option<Duration>,
     /// The `StorageMigration` that asks at its own end, by name: it is under way only until it has the answer.
     pub asked_by: Option<String>,
+    /// Who is told what to do about what holds a version.
+    pub audience: Audience,
 }
 
 /// What is being looked at, for those who wait.
@@ -157,6 +160,7 @@ pub async fn look(
                 Err(why) => Looked::Failed(why),
             },
             served_after: &question.served_after(definition),
+            audience: look.audience,
         };
         verdicts.extend(question.versions.iter().map(|version| seen.judge(version)));
     }

@@ -10,7 +10,7 @@ mod verdict;
 
 pub use look::{Look, Looking, Question, look};
 pub use migrations::{Migration, migrations};
-pub use outlook::{Outlook, blockers, droppable, older};
+pub use outlook::{Outlook, blockers, droppable, left_behind, older};
 pub use verdict::{Looked, Seen};
 
 use std::fmt;
@@ -177,6 +177,21 @@ pub struct Verdict {
     /// What was looked at and does not hold it.
     pub clear: Vec<Clear>,
 }
+
+impl Verdict {
+    /// Says in the caller's words why ownerReferences were not looked at, if nobody asked to.
+    pub fn without_references(&mut self, why: &str) {
+        let unlooked = |unknown: &&mut Unknown| {
+            unknown.what == Holds::References && unknown.why.starts_with(NOT_LOOKED_AT)
+        };
+        for unknown in self.unknown.iter_mut().filter(unlooked) {
+            why.clone_into(&mut unknown.why);
+        }
+    }
+}
+
+/// How it begins if nobody asked to look.
+const NOT_LOOKED_AT: &str = "not looked at";
 
 impl fmt::Display for Verdict {
     /// One line with the answer, then one for each reason.

@@ -3,8 +3,9 @@
 
 use kube::core::Version;
 
-use super::holders::{ownership, stored};
+use super::holders::{Words, ownership, stored};
 use super::{Answer, Holder, Unknown, Verdict};
+use crate::audience::Audience;
 use crate::definition::Definition;
 use crate::ownership::Owners;
 
@@ -20,13 +21,24 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// What holds versions, as far as the definition and these owners tell. That is not enough to say which may be dropped.
-    pub fn of(definition: &Definition, owners: &Owners) -> Self {
+    /// What holds versions, as far as the definition and these owners tell, if anybody has looked; `unproven` is why a
+    /// migration has not come to its end, if one was tried. That is not enough to say which may be dropped.
+    pub fn of(
+        definition: &Definition,
+        owners: Option<&Owners>,
+        audience: Audience,
+        unproven: Option<&str>,
+    ) -> Self {
+        let words = Words { audience, unproven };
         let names = definition.versions.iter().map(|version| &version.name);
         let others = names.filter(|name| **name != definition.crd.storage);
         let held = others.flat_map(|name| {
-            let blockers = blockers(definition, name, owners);
-            blockers.into_iter().map(|blocker| (name.clone(), blocker))
+            let bytes = stored(definition, name, words).into_iter();
+            let owned = owners
+                .into_iter()
+                .flat_map(|owners| ownership(definition, name, owners, audience));
+            let holders: Vec<Holder> = bytes.chain(owned).collect();
+            holders.into_iter().map(|holder| (name.clone(), holder))
         });
         Self {
             held: held.collect(),
@@ -58,9 +70,10 @@ impl From<Vec<Verdict>> for Outlook {
 /// What `storedVersions` and ownership hold `version` by. Empty does not mean that it may be dropped: see
 /// [`Seen::judge`](super::Seen::judge).
 pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<Holder> {
-    let mut blockers: Vec<Holder> = stored(definition, version).into_iter().collect();
+    let words = Words::default();
+    let mut blockers: Vec<Holder> = stored(definition, version, words).into_iter().collect();
     if version != definition.crd.storage {
-        blockers.extend(ownership(definition, version, owners));
+        blockers.extend(ownership(definition, version, owners, words.audience));
     }
     blockers
 }
@@ -72,6 +85,21 @@ pub fn older(definition: &Definition) -> impl Iterator<Item = &str> {
     let priority = |version: &str| Version::parse(version).priority();
     let storage = priority(&definition.crd.storage);
     names.filter(move |version| priority(version) < storage)
+}
+
+/// The versions that a migration leaves behind: [`older`] ones, and those that it was to move objects or entries away from,
+/// as far as the CRD still has them.
+pub fn left_behind(definition: &Definition, stored_before: &[String]) -> Vec<String> {
+    let older: Vec<&str> = older(definition).collect();
+    let is_left = |version: &str| {
+        let named = |versions: &[String]| versions.iter().any(|named| named == version);
+        older.contains(&version) || named(stored_before) || named(&definition.shed)
+    };
+    let names = definition.versions.iter().map(|version| version.name.as_str());
+    names
+        .filter(|version| *version != definition.crd.storage && is_left(version))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Those of the [`older`] versions that neither `storedVersions` nor these owners hold.

@@ -1,7 +1,10 @@
 //! The verdict on one version, from what was seen. Pure: no client, no clock, no async.
 
-use super::holders::{ownership, stored, unlisted, used};
+use exuvia_api::Phase;
+
+use super::holders::{Words, ownership, stored, unlisted, used};
 use super::{Answer, Clear, Holder, Holds, Migration, Unknown, Verdict};
+use crate::audience::Audience;
 use crate::definition::Definition;
 use crate::ownership::Owners;
 use crate::record::Record;
@@ -39,6 +42,8 @@ pub struct Seen<'a> {
     pub migrations: Looked<'a, &'a [Migration]>,
     /// The versions that will be served once those in question are gone.
     pub served_after: &'a [String],
+    /// Who is told what to do about it.
+    pub audience: Audience,
 }
 
 /// Takes note of what holds a version, what does not, and what is not known.
@@ -100,7 +105,11 @@ impl Seen<'_> {
 
     fn bytes(&self, version: &str, findings: &mut Findings) {
         let crd = &self.definition.name;
-        if let Some(holder) = stored(self.definition, version) {
+        let words = Words {
+            audience: self.audience,
+            unproven: self.unproven,
+        };
+        if let Some(holder) = stored(self.definition, version, words) {
             findings.holders.push(holder);
             return;
         }
@@ -119,13 +128,16 @@ impl Seen<'_> {
                     ),
                 );
             }
-            Some(record) => findings.holders.push(Holder::new(
-                Holds::Migration,
-                format!(
-                    "migrated at {}, the patrol has not been: run `exuvia storage migrate {crd} --patrol`",
-                    record.at
-                ),
-            )),
+            Some(record) => {
+                let why = self.unproven.map(|why| format!("{why}; ")).unwrap_or_default();
+                findings.holders.push(Holder::new(
+                    Holds::Migration,
+                    format!(
+                        "migrated at {}, the patrol has not been: {why}run `exuvia storage migrate {crd} --patrol`",
+                        record.at
+                    ),
+                ));
+            }
             None => {
                 let prove = format!("exuvia storage droppable {crd} {version} --prove");
                 match self.unproven {
@@ -167,13 +179,7 @@ impl Seen<'_> {
                 let at_work = all
                     .iter()
                     .filter(|migration| migration.resource == *name && migration.is_under_way());
-                findings.holders.extend(at_work.map(|migration| {
-                    let (phase, name) = (migration.phase.as_str(), &migration.name);
-                    Holder::new(
-                        Holds::Migration,
-                        format!("the StorageMigration {name} is {phase}: see `kubectl describe storagemigration {name}`"),
-                    )
-                }));
+                findings.holders.extend(at_work.map(under_way));
             }
             Looked::No => {}
             Looked::Failed(why) => findings.unknown(
@@ -191,7 +197,7 @@ impl Seen<'_> {
                 let before = findings.holders.len();
                 findings
                     .holders
-                    .extend(ownership(self.definition, version, owners));
+                    .extend(ownership(self.definition, version, owners, self.audience));
                 if findings.holders.len() == before {
                     findings.clear(Holds::Ownership, "no managedFields entry names it");
                 }
@@ -313,6 +319,25 @@ impl Seen<'_> {
     fn ask_again(&self, version: &str) -> String {
         format!("exuvia storage droppable {} {version}", self.definition.name)
     }
+}
+
+/// A migration that has not come to its end, and how it does.
+fn under_way(migration: &Migration) -> Holder {
+    let (phase, name) = (migration.phase.as_str(), &migration.name);
+    let how = match migration.phase {
+        Phase::Suspended => format!(
+            "to go on, run `kubectl patch storagemigration {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'`, or \
+             delete it"
+        ),
+        Phase::Stalled => format!(
+            "`kubectl describe storagemigration {name}` says why; it goes on by itself when the cause is gone"
+        ),
+        _ => format!("wait for it, `kubectl get storagemigration {name} --watch`"),
+    };
+    Holder::new(
+        Holds::Migration,
+        format!("the StorageMigration {name} is {phase}: {how}"),
+    )
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::audience::Audience;
 use crate::builtin::resource_name;
 use crate::clock::ServerClock;
 use crate::definition::Definition;
@@ -88,6 +89,8 @@ pub struct Engine {
     /// Whether every API server had, when they were last asked.
     is_settled: bool,
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
+    /// Who reads why it does not go on.
+    audience: Audience,
     report: Report,
 }
 
@@ -169,6 +172,7 @@ impl Engine {
             looked_when_settled: false,
             is_settled: false,
             watcher: Box::new(|_| {}),
+            audience: Audience::default(),
             report,
         }
     }
@@ -202,6 +206,13 @@ impl Engine {
     #[must_use]
     pub fn watched_by(mut self, watcher: impl Fn(Activity) + Send + Sync + 'static) -> Self {
         self.watcher = Box::new(watcher);
+        self
+    }
+
+    /// Says for this audience what to do about what stands in the way.
+    #[must_use]
+    pub fn read_by(mut self, audience: Audience) -> Self {
+        self.audience = audience;
         self
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::{Activity, Advance, Engine};
 use crate::Error;
+use crate::preflight::Obstacle;
 use crate::protocol::{self, Hold, Step};
 use crate::report::{End, Report, objects};
 
@@ -68,17 +69,17 @@ impl Engine {
 
     /// Only what comes before the first write: says whether anything stands in the way, and writes nothing.
     ///
-    /// [`End::Unfinished`] means that [`run`](Self::run) would go on from here.
+    /// [`End::WouldMigrate`] means that [`run`](Self::run) would go on from here.
     pub async fn rehearse(&mut self) -> Result<Report, Error> {
         self.rehearsing = true;
         self.report.end = loop {
             match protocol::next(&self.observe().await?) {
                 Step::Begin => self.begin(),
                 Step::Preflight => self.preflight().await?,
-                Step::Hold(Hold::ServerBehind(_)) => break End::Unfinished,
+                Step::Hold(Hold::ServerBehind(_)) => break End::WouldMigrate,
                 Step::Hold(hold) => break self.ended(&hold),
                 Step::Done => break End::Clean,
-                _ => break End::Unfinished,
+                _ => break End::WouldMigrate,
             }
         };
         self.rehearsing = false;
@@ -107,25 +108,26 @@ impl Engine {
         match hold {
             Hold::Gone => "the CRD is gone".to_owned(),
             Hold::Suspended => "it is suspended".to_owned(),
-            Hold::Blocked(_) => self
-                .report
-                .obstacle
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
+            Hold::Blocked(_) => match &self.report.obstacle {
+                Some(Obstacle::Pruning(losses)) => losses.sentence(self.audience),
+                obstacle => obstacle.as_ref().map(ToString::to_string).unwrap_or_default(),
+            },
             Hold::ServerBehind(names) if names.is_empty() => format!(
                 "{} came back at an old version right after being rewritten: an API server is behind; nothing was trimmed; \
-                 name the servers with --apiserver (spec.apiServers) to find it",
-                objects(self.report.came_back)
+                 name the servers with {} to find it",
+                objects(self.report.came_back),
+                self.audience.setting("--apiserver", "spec.apiServers")
             ),
             Hold::ServerBehind(names) if trimmed => format!(
                 "{}; storedVersions is trimmed, but the patrol waits for that",
                 names.join(", ")
             ),
             Hold::ServerBehind(names) => format!(
-                "{}; nothing was trimmed; bring it up to date, or if it is gone for good go on without it: \
-                 --ignore-apiserver (spec.ignoreApiServers), which verifies in full",
-                names.join(", ")
+                "{}; nothing was trimmed; bring it up to date, or if it is gone for good go on without it: {}, which \
+                 verifies in full",
+                names.join(", "),
+                self.audience
+                    .setting("--ignore-apiserver", "spec.ignoreApiServers")
             ),
             Hold::NotProven => self.doubt(),
             Hold::Failures(count) if trimmed => {

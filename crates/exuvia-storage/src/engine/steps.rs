@@ -10,6 +10,7 @@ use crate::definition::Definition;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
 use crate::protocol::{Blocked, Crd, Pass, Preflight, SweepEnd, Wanted};
+use crate::record::Record;
 use crate::redact::redact;
 use crate::report::Verified;
 use crate::survey::Survey;
@@ -21,10 +22,11 @@ impl Engine {
             (Subject::Crd(_), Some(definition)) => definition.crd.clone(),
             (Subject::Crd(_), None) => return,
         };
-        let pass = match self.owed_by_record() {
-            Some(pass) => pass,
-            None => Pass::begin(&crd, self.pass.as_ref()),
-        };
+        let pass = self.owed_by_record().unwrap_or_else(|| {
+            let mut pass = Pass::begin(&crd, self.pass.as_ref());
+            pass.patrol_owed |= self.pass.is_none() && self.owed().is_some();
+            pass
+        });
         if pass.patrol_owed {
             self.unsettled_at = Some(Instant::now());
         }
@@ -33,11 +35,18 @@ impl Engine {
         self.trimmed_at = None;
     }
 
-    /// The pass that is on record as trimmed and not patrolled: all that is left of it is the patrol.
-    fn owed_by_record(&self) -> Option<Pass> {
+    /// What is on record as trimmed and not patrolled, if the patrol is asked for.
+    fn owed(&self) -> Option<&Record> {
         let wanted = self.options.patrol && !self.options.always;
-        let record = self.record.as_ref().filter(|record| !record.patrolled)?;
-        (wanted && self.pass.is_none()).then(|| Pass {
+        let record = self.record.as_ref().filter(|record| !record.patrolled);
+        record.filter(|_| wanted)
+    }
+
+    /// The pass that is on record as trimmed and not patrolled: all that is left of it is the patrol, unless there is
+    /// something to shed.
+    fn owed_by_record(&self) -> Option<Pass> {
+        let record = self.owed().filter(|_| self.options.shed.is_empty())?;
+        self.pass.is_none().then(|| Pass {
             uid: record.uid.clone(),
             generation: record.generation,
             stored_before: vec![record.storage_version.clone()],
@@ -138,7 +147,10 @@ impl Engine {
         let looked = preflight::losses(&self.client, definition, survey, &self.control, accepted).await;
         match looked {
             Err(obstacle) => Some(obstacle),
-            Ok(losses) => {
+            Ok(mut losses) => {
+                if let Some(losses) = &mut losses {
+                    losses.accepted = accepted && losses.holds();
+                }
                 self.report.losses.clone_from(&losses);
                 let held = losses.filter(|losses| losses.holds() && !accepted);
                 held.map(Obstacle::Pruning)

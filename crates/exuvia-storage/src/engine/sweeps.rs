@@ -12,7 +12,7 @@ use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::options::Verify;
-use crate::ownership::REWRITER;
+use crate::ownership::{Owners, REWRITER};
 use crate::probe::Prober;
 use crate::protocol::{Crd, Hold, Pass, SweepEnd, Verification};
 use crate::report::Verified;
@@ -23,6 +23,9 @@ use crate::verify::{Found, Trust, sample_share};
 impl Engine {
     pub(super) async fn rewrite(&mut self) -> Result<(), Error> {
         let pass = self.pass.clone().unwrap_or_default();
+        // Who owned what before this sweep is no answer any more, however it ends.
+        self.survey = None;
+        self.report.owners = Owners::default();
         let prober = self
             .definition
             .clone()

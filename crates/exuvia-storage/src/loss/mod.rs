@@ -10,19 +10,24 @@ mod difference;
 mod look;
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Serialize;
 
 pub use certain::certainly_keeps;
 pub use look::look;
 
+use crate::audience::Audience;
 use crate::report::objects;
 use difference::Difference;
 
-/// So many paths of each class are kept by name. A map whose keys are user data may have any number.
-const MOST_PATHS: usize = 200;
+/// So many objects are named for each path.
+const FIRST_OBJECTS: usize = 3;
+
+/// So many paths beyond those are told apart, to count them: 8 bytes each.
+const MOST_COUNTED: usize = 100_000;
 
 /// So many of them are in the sentence, which ends up in conditions and events.
 const MOST_IN_A_SENTENCE: usize = 10;
@@ -43,10 +48,36 @@ pub struct Losses {
     pub defaults_not_kept: BTreeMap<String, Count>,
     /// Fields that the rewrite sets to a default.
     pub added: BTreeMap<String, Count>,
-    /// Paths beyond the 200 of each class that are kept by name. Objects are counted all the same.
+    /// Paths beyond the first 200 of each class, which are the ones that are named. Objects are counted all the same.
     pub more_paths: u64,
     /// What could not be looked at.
     pub unseen: Vec<Unseen>,
+    /// Whether the caller accepts what is erased, changed or not looked at, so that the rewrite goes on.
+    pub accepted: bool,
+    /// Those paths, as far as they are told apart.
+    #[serde(skip)]
+    beyond: HashSet<u64>,
+}
+
+/// Whether the rewrite is still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tense {
+    /// It has not begun, and may never.
+    Would,
+    /// It goes on, or was cut off.
+    Does,
+    /// It is over.
+    Did,
+}
+
+impl Tense {
+    pub(crate) fn verbs(self) -> [&'static str; 2] {
+        match self {
+            Self::Would => ["would erase", "would change"],
+            Self::Does => ["erases", "changes"],
+            Self::Did => ["erased", "changed"],
+        }
+    }
 }
 
 /// How many objects a path is about.
@@ -54,8 +85,8 @@ pub struct Losses {
 pub struct Count {
     /// So many.
     pub objects: u64,
-    /// The first of them, `namespace/name`.
-    pub example: String,
+    /// The first three of them, `namespace/name`.
+    pub first: Vec<String>,
 }
 
 /// Something that may be lost and cannot be seen.
@@ -68,6 +99,9 @@ pub struct Unseen {
 }
 
 impl Losses {
+    /// So many paths of each class are kept by name. A map whose keys are user data may have any number.
+    pub const MOST_PATHS: usize = 200;
+
     /// Nothing could be compared.
     pub(crate) fn unknown(storage: &str, message: &str) -> Self {
         Self {
@@ -111,17 +145,18 @@ impl Losses {
     /// Everything there is to tell, one line for each path; `most` of each class at the most.
     ///
     /// ```
-    /// use exuvia_storage::loss::{Count, Losses};
+    /// use exuvia_storage::loss::{Count, Losses, Tense};
     ///
     /// let mut losses = Losses::default();
-    /// losses.erased.insert("spec.legacy".into(), Count { objects: 3, example: "default/a".into() });
-    /// assert_eq!(losses.lines(10), ["the rewrite erases spec.legacy (3 objects, such as default/a)"]);
+    /// losses.erased.insert("spec.legacy".into(), Count { objects: 1, first: vec!["default/a".into()] });
+    /// assert_eq!(losses.lines(Tense::Did, 10), ["the rewrite erased spec.legacy (1 object, default/a)"]);
     /// assert!(losses.holds());
     /// ```
-    pub fn lines(&self, most: usize) -> Vec<String> {
+    pub fn lines(&self, tense: Tense, most: usize) -> Vec<String> {
+        let [erases, changes] = tense.verbs().map(|verb| format!("the rewrite {verb}"));
         let classes = [
-            ("the rewrite erases", &self.erased),
-            ("the rewrite changes", &self.changed),
+            (erases.as_str(), &self.erased),
+            (&changes, &self.changed),
             ("not kept, a default of the old version:", &self.defaults_not_kept),
             ("added, a default of the storage version:", &self.added),
         ];
@@ -129,16 +164,19 @@ impl Losses {
         for (what, paths) in classes {
             lines.extend(named(paths).take(most).map(|path| format!("{what} {path}")));
             if paths.len() > most {
-                lines.push(format!(
-                    "{what} {} more paths; -o json shows them",
-                    paths.len() - most
-                ));
+                lines.push(format!("{what} {} more fields", paths.len() - most));
             }
         }
         if self.more_paths > 0 {
+            let at_least = if self.beyond.len() < MOST_COUNTED {
+                ""
+            } else {
+                "at least "
+            };
             lines.push(format!(
-                "and {} more paths that are not kept by name",
-                self.more_paths
+                "and {at_least}{} more fields without their names: only the first {} of each kind are named",
+                self.more_paths,
+                Self::MOST_PATHS
             ));
         }
         lines.extend(
@@ -158,33 +196,28 @@ impl Losses {
             (&mut self.defaults_not_kept, &found.defaults_not_kept),
             (&mut self.added, &found.added),
         ];
-        for (counts, paths) in classes {
+        for (class, (counts, paths)) in classes.into_iter().enumerate() {
             for path in paths {
-                if let Some(count) = counts.get_mut(path) {
-                    count.objects += 1;
-                } else if counts.len() < MOST_PATHS {
-                    let (objects, example) = (1, object.to_owned());
-                    counts.insert(path.clone(), Count { objects, example });
-                } else {
-                    self.more_paths += 1;
+                let is_full = counts.len() >= Self::MOST_PATHS;
+                if is_full && !counts.contains_key(path) {
+                    count_beyond(&mut self.beyond, class, path);
+                    continue;
+                }
+                let count = counts.entry(path.clone()).or_default();
+                count.objects += 1;
+                if count.first.len() < FIRST_OBJECTS {
+                    count.first.push(object.to_owned());
                 }
             }
         }
+        self.more_paths = self.beyond.len() as u64;
     }
-}
 
-fn named(paths: &BTreeMap<String, Count>) -> impl Iterator<Item = String> {
-    paths.iter().map(|(path, count)| match count.objects {
-        1 => format!("{path} (1 object, {})", count.example),
-        many => format!("{path} ({}, such as {})", objects(many), count.example),
-    })
-}
-
-/// What holds, in a sentence with the ways out.
-impl fmt::Display for Losses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What holds, in a sentence with the ways out.
+    pub fn sentence(&self, audience: Audience) -> String {
         let mut said = Vec::new();
-        for (verb, paths) in [("erase", &self.erased), ("change", &self.changed)] {
+        let [erase, change] = Tense::Would.verbs();
+        for (verb, paths) in [(erase, &self.erased), (change, &self.changed)] {
             if paths.is_empty() {
                 continue;
             }
@@ -192,7 +225,7 @@ impl fmt::Display for Losses {
             if paths.len() > list.len() {
                 list.push(format!("{} more", paths.len() - list.len()));
             }
-            said.push(format!("the rewrite would {verb} {}", list.join(", ")));
+            said.push(format!("the rewrite {verb} {}", list.join(", ")));
         }
         said.extend(
             self.unseen
@@ -200,11 +233,36 @@ impl fmt::Display for Losses {
                 .take(MOST_IN_A_SENTENCE)
                 .map(|unseen| unseen.why.clone()),
         );
-        f.write_str(&said.join("; "))?;
         if !(self.erased.is_empty() && self.changed.is_empty()) {
-            f.write_str("; let the storage version's schema keep these fields")?;
+            said.push("let the storage version's schema keep these fields".to_owned());
         }
-        f.write_str("; or accept the loss with --accept-pruning (spec.acceptPruning)")
+        said.push(format!(
+            "or accept the loss with {}",
+            audience.setting("--accept-pruning", "spec.acceptPruning: true")
+        ));
+        said.join("; ")
+    }
+}
+
+fn count_beyond(beyond: &mut HashSet<u64>, class: usize, path: &str) {
+    if beyond.len() < MOST_COUNTED {
+        let mut hasher = DefaultHasher::new();
+        (class, path).hash(&mut hasher);
+        beyond.insert(hasher.finish());
+    }
+}
+
+fn named(paths: &BTreeMap<String, Count>) -> impl Iterator<Item = String> {
+    paths.iter().map(|(path, count)| match count.objects {
+        1 => format!("{path} (1 object, {})", count.first.join(", ")),
+        many => format!("{path} ({}, such as {})", objects(many), count.first.join(", ")),
+    })
+}
+
+/// For somebody at a command line: see [`Losses::sentence`].
+impl fmt::Display for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence(Audience::CommandLine))
     }
 }
 
@@ -220,32 +278,66 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_counted_by_path_with_the_first_as_example() {
+    fn objects_are_counted_by_path_and_the_first_three_are_named() {
         let mut losses = Losses::default();
         losses.add("default/a", &lost("spec.x"));
         losses.add("default/b", &lost("spec.x"));
         losses.add("default/c", &Difference::default());
         assert_eq!((losses.looked_at, losses.objects), (3, 2));
+        let mut more = losses.clone();
+        more.add("default/d", &lost("spec.x"));
+        more.add("default/e", &lost("spec.x"));
+        assert_eq!(more.erased["spec.x"].objects, 4);
+        assert_eq!(
+            more.erased["spec.x"].first,
+            ["default/a", "default/b", "default/d"]
+        );
         let said = losses.to_string();
         assert!(
-            said.contains("would erase spec.x (2 objects, such as default/a)"),
+            said.contains("would erase spec.x (2 objects, such as default/a, default/b)"),
             "{said}"
         );
-        assert!(said.contains("--accept-pruning (spec.acceptPruning)"), "{said}");
+    }
+
+    #[test]
+    fn the_way_out_is_a_flag_at_a_command_line_and_a_field_in_a_status() {
+        let mut losses = Losses::default();
+        losses.add("default/a", &lost("spec.x"));
+        let (command, status) = (
+            losses.sentence(Audience::CommandLine),
+            losses.sentence(Audience::StorageMigration),
+        );
+        assert!(
+            command.contains("--accept-pruning") && !command.contains("spec.acceptPruning"),
+            "{command}"
+        );
+        assert!(
+            status.contains("spec.acceptPruning: true") && !status.contains("--"),
+            "{status}"
+        );
     }
 
     #[test]
     fn paths_are_bounded_and_the_sentence_is_short() {
         let mut losses = Losses::default();
-        for number in 0..300 {
-            losses.add("default/a", &lost(&format!("spec.map.{number}")));
+        for object in ["default/a", "default/b"] {
+            for number in 0..300 {
+                losses.add(object, &lost(&format!("spec.map.{number}")));
+            }
         }
         assert_eq!(
             (losses.erased.len(), losses.more_paths, losses.objects),
-            (200, 100, 300)
+            (200, 100, 600),
+            "each path counts once, on however many objects it is"
         );
-        assert!(losses.to_string().len() < 1_000, "{losses}");
+        assert!(losses.to_string().len() < 1_500, "{losses}");
         assert!(losses.to_string().contains("190 more"), "{losses}");
-        assert!(losses.lines(10).len() == 12);
+        assert_eq!(losses.lines(Tense::Would, 10).len(), 12);
+        let all = losses.lines(Tense::Would, Losses::MOST_PATHS);
+        assert_eq!(all.len(), 201, "each that is kept has a line");
+        assert_eq!(
+            all[200],
+            "and 100 more fields without their names: only the first 200 of each kind are named"
+        );
     }
 }

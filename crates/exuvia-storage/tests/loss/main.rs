@@ -163,11 +163,11 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Paths with the number of objects and the example.
+/// Paths with the number of objects and the first of them.
 fn paths(counts: &BTreeMap<String, exuvia_storage::loss::Count>) -> Vec<(&str, u64, &str)> {
     counts
         .iter()
-        .map(|(path, count)| (path.as_str(), count.objects, count.example.as_str()))
+        .map(|(path, count)| (path.as_str(), count.objects, count.first[0].as_str()))
         .collect()
 }
 

@@ -64,7 +64,7 @@ async fn a_field_that_only_the_old_version_knows_stops_it_before_any_write() {
     assert_eq!((losses.looked_at, losses.objects), (600, 1));
     let legacy = &losses.erased["spec.legacy"];
     assert_eq!(
-        (legacy.objects, legacy.example.as_str()),
+        (legacy.objects, legacy.first[0].as_str()),
         (1, "default/widget-0555")
     );
     let real: Vec<_> = proxy

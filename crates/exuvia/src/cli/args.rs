@@ -332,6 +332,10 @@ pub struct MigrateArgs {
     /// Afterwards move ownerReferences, of any object in the cluster, from old versions to the storage version
     #[arg(long)]
     pub owner_references: bool,
+    /// Fail unless every old version is droppable in the end: waits for the patrol, and looks at everything that can hold a
+    /// version, at each object in the cluster for ownerReferences
+    #[arg(long, conflicts_with = "dry_run")]
+    pub require_droppable: bool,
     /// Go on although the rewrite erases fields that only an old version knows
     #[arg(long)]
     pub accept_pruning: bool,
@@ -409,7 +413,7 @@ impl From<VerifyArg> for Verify {
 }
 
 /// `--managed-fields`.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ManagedFieldsArg {
     /// Moved to the storage version, in the write that rewrites the object
     #[default]

@@ -62,7 +62,7 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
 
 /// The API servers that can be asked for their counters: those given and those that the cluster lists; the one that the
 /// kubeconfig names if there is none.
-async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(String, Client)> {
+pub(super) async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(String, Client)> {
     let known = ApiServers::new(&cluster.config, given, &[]);
     let mut servers = known.clients(&cluster.client).await.unwrap_or_default();
     if servers.len() == given.len() {
@@ -210,7 +210,7 @@ async fn prove(
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
             End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
-            End::Unfinished => Some("the sweep did not come to an end".to_owned()),
+            End::Unfinished | End::WouldMigrate => Some("the sweep did not come to an end".to_owned()),
             End::Cancelled => Some("the sweep was stopped".to_owned()),
             End::Gone => bail!("the CRD {name} is gone"),
         };

@@ -14,7 +14,7 @@ use indicatif::MultiProgress;
 use kube::api::ApiResource;
 use tokio::sync::Semaphore;
 
-use super::args::{MigrateArgs, VerifyArg};
+use super::args::{ManagedFieldsArg, MigrateArgs, VerifyArg};
 use super::bars::show;
 use super::cluster::Cluster;
 use super::droppable::versions;
@@ -23,6 +23,7 @@ use super::plan::{definitions, no_crds};
 use super::references;
 use super::summary::Summary;
 use super::values::NO_SETTLE;
+use super::verdicts;
 
 /// What is to be migrated.
 enum Target {
@@ -55,8 +56,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         }
     });
     let mut summaries = all(&cluster, &writer, &control, &targets, args).await;
-    let fine =
-        |end: &End| matches!(end, End::Migrated | End::Clean) || (args.dry_run && *end == End::Unfinished);
+    let fine = |end: &End| matches!(end, End::Migrated | End::Clean | End::WouldMigrate);
     if args.owner_references && !control.is_cancelled() {
         let ended_well = targets
             .iter()
@@ -67,26 +67,30 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             });
         references::run(&cluster, &writer, args, ended_well.collect()).await?;
     }
+    if !args.dry_run && !control.is_cancelled() {
+        verdicts::run(&cluster, args, &mut summaries).await;
+    }
+    for summary in &mut summaries {
+        summary.conclude();
+    }
     args.cluster
         .output
         .print(&summaries, || summaries.iter().map(Summary::text).collect())?;
     let stopped = summaries
         .iter()
         .any(|summary| summary.report.end == End::Cancelled);
-    let moved = |summary: &Summary| {
+    let reached = |summary: &Summary| {
         let moved = summary.owner_references.as_ref();
-        moved.is_none_or(Moved::is_complete)
+        fine(&summary.report.end)
+            && moved.is_none_or(Moved::is_complete)
+            && summary.unshed.is_empty()
+            && (!args.require_droppable || summary.is_droppable())
     };
-    Ok(
-        match summaries
-            .iter()
-            .all(|summary| fine(&summary.report.end) && moved(summary))
-        {
-            true => ExitCode::SUCCESS,
-            false if stopped => ExitCode::from(130),
-            false => ExitCode::FAILURE,
-        },
-    )
+    Ok(match summaries.iter().all(reached) {
+        true => ExitCode::SUCCESS,
+        false if stopped => ExitCode::from(130),
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// Looks at all of them first, so that they settle together, and then works on several at a time.
@@ -138,7 +142,18 @@ async fn all(
                 },
                 ..engine.report().clone()
             });
-            Summary::of(report, engine.record())
+            let keeps = args.managed_fields == ManagedFieldsArg::Keep || args.dry_run;
+            let definition = match (engine.definition(), target) {
+                (Some(definition), _) => Some(definition.clone()),
+                (None, Target::Crd(definition)) => Some(Definition::clone(definition)),
+                (None, Target::BuiltIn(_)) => None,
+            };
+            Summary {
+                definition,
+                owners: engine.survey().map(|survey| survey.owners.clone()),
+                ..Summary::of(report, engine.record())
+            }
+            .unshed(keeps)
         }
     });
     futures::future::join_all(runs).await
@@ -172,8 +187,8 @@ fn options(args: &MigrateArgs) -> Options {
         // Whoever names a CRD and asks for a full verification wants to know, whatever storedVersions says.
         always: !args.names.is_empty() && args.verify == VerifyArg::Full,
         // And a CRD that is named is swept at least once: a clean storedVersions is not believed.
-        until_recorded: !args.names.is_empty(),
-        patrol: args.patrol,
+        until_recorded: !args.names.is_empty() || args.require_droppable,
+        patrol: args.patrol || args.require_droppable,
         etcd: args.etcd.to_options(),
         managed_fields: args.managed_fields.into(),
         shed: args.shed.clone(),

@@ -15,6 +15,7 @@ mod rbac;
 mod references;
 mod summary;
 mod values;
+mod verdicts;
 
 use std::process::ExitCode;
 

@@ -1,15 +1,16 @@
 //! How a migration ended, for people and for machines, and what there is to do next.
 
+use exuvia_storage::definition::Definition;
+use exuvia_storage::droppable::{Answer, Verdict};
+use exuvia_storage::loss::Tense;
 use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
-use exuvia_storage::{End, Obstacle, Report, Verified};
+use exuvia_storage::{End, Losses, Obstacle, Owners, Report, Verified};
 use serde::Serialize;
 
 use super::output::count;
 use super::references;
-
-/// So many paths of each class are shown to people; `-o json` has them all.
-const LOSSES_SHOWN: usize = 20;
+use super::verdicts;
 
 /// So many objects that were not done are shown to people.
 const FAILURES_SHOWN: usize = 10;
@@ -23,42 +24,96 @@ pub(super) struct Summary {
     /// What is on record in the CRD about its bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) record: Option<Record>,
+    /// Each old version: whether it may be dropped, and what holds it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) old_versions: Vec<Verdict>,
+    /// Versions that managedFields entries were to be moved away from, and that entries still name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unshed: Vec<String>,
     /// Commands that answer the next question.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) next: Vec<String>,
     /// What became of ownerReferences at old versions, if they were to be moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) owner_references: Option<Moved>,
+    /// The CRD as it was last read; `None`: a built-in resource.
+    #[serde(skip)]
+    pub(super) definition: Option<Definition>,
+    /// Who owns fields at which version, if a sweep has looked since the rewrite.
+    #[serde(skip)]
+    pub(super) owners: Option<Owners>,
 }
 
 impl Summary {
     pub(super) fn of(report: Report, record: Option<&Record>) -> Self {
-        let name = &report.resource;
-        let is_old = |version: &&String| **version != report.storage_version;
-        let old = report.stored_before.iter().filter(is_old);
-        let next = match (&report.end, record) {
-            (End::Clean, None) if !report.storage_version.is_empty() => {
-                vec![format!("exuvia storage migrate {name} --verify full --patrol")]
-            }
-            (End::Migrated | End::Clean, Some(record)) => {
-                let patrol = format!("exuvia storage migrate {name} --patrol");
-                let ask = old.map(|version| format!("exuvia storage droppable {name} {version}"));
-                let patrol = (!record.patrolled).then_some(patrol);
-                patrol.into_iter().chain(ask).collect()
-            }
-            _ => Vec::new(),
-        };
         Self {
-            next,
             record: record.cloned(),
             report,
+            old_versions: Vec::new(),
+            unshed: Vec::new(),
+            next: Vec::new(),
             owner_references: None,
+            definition: None,
+            owners: None,
         }
+    }
+
+    /// Takes note of versions that should be shed, or that the CRD no longer has, and that entries still name. Nothing was to
+    /// be moved if the caller `keeps` them.
+    pub(super) fn unshed(mut self, keeps: bool) -> Self {
+        let (Some(definition), Some(owners)) = (&self.definition, &self.owners) else {
+            return self;
+        };
+        if keeps || !matches!(self.report.end, End::Migrated | End::Clean) {
+            return self;
+        }
+        let named = owners
+            .versions()
+            .filter_map(|api_version| api_version.rsplit_once('/'));
+        let ours = named.filter(|(group, _)| *group == definition.group);
+        let versions = ours.map(|(_, version)| version.to_owned());
+        // What was stored is moved along with the objects; what is left of that is in the verdict.
+        let is_asked = |version: &String| {
+            *version != definition.crd.storage
+                && (definition.shed.contains(version) || definition.version(version).is_none())
+        };
+        self.unshed = versions.filter(is_asked).collect();
+        self
+    }
+
+    /// Whether every old version may be dropped.
+    pub(super) fn is_droppable(&self) -> bool {
+        let answers = self.old_versions.iter().map(|verdict| verdict.answer);
+        Answer::of_all(answers) == Answer::Yes
+    }
+
+    /// Says what there is to do next.
+    pub(super) fn conclude(&mut self) {
+        let name = &self.report.resource;
+        let unknown = self
+            .old_versions
+            .iter()
+            .filter(|verdict| verdict.answer == Answer::NotKnown);
+        let ask = unknown.map(|verdict| format!("exuvia storage droppable {name} {}", verdict.version));
+        self.next = match (&self.report.end, &self.record) {
+            (End::Clean, None) if !self.report.storage_version.is_empty() => {
+                vec![format!("exuvia storage migrate {name} --verify full --patrol")]
+            }
+            (End::Migrated | End::Clean, Some(record)) if !record.patrolled => {
+                vec![format!("exuvia storage migrate {name} --patrol")]
+            }
+            (End::Migrated | End::Clean, Some(_)) => ask.collect(),
+            _ => Vec::new(),
+        };
     }
 
     /// For people: one line on how it ended, and what there is to know below it.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.report.resource, self.end());
+        let verdicts: Vec<String> = self.old_versions.iter().flat_map(verdicts::lines).collect();
+        let is_said = |command: &&String| verdicts.iter().any(|line| line.contains(command.as_str()));
+        let next = self.next.iter().filter(|command| !is_said(command));
+        let next: Vec<String> = next.map(|command| format!("next: {command}")).collect();
         let lines = self
             .losses()
             .into_iter()
@@ -67,7 +122,8 @@ impl Summary {
             .chain(self.not_done())
             .chain(self.trimmed())
             .chain(self.owner_references.iter().flat_map(references::lines))
-            .chain(self.next.iter().map(|command| format!("next: {command}")));
+            .chain(verdicts)
+            .chain(next);
         for line in lines {
             text.push_str(&format!("  {line}\n"));
         }
@@ -79,18 +135,22 @@ impl Summary {
         match &report.end {
             End::Clean => match record {
                 Some(record) => format!(
-                    "clean: every object is stored at {}, as a sweep has proven; nothing was written",
-                    record.storage_version
+                    "clean: every object is stored at {}, as a sweep has proven{}",
+                    record.storage_version,
+                    self.nothing_written()
                 ),
-                None => "storedVersions is clean, but anybody can trim it: not proven; nothing was written"
-                    .to_owned(),
+                None => format!(
+                    "storedVersions is clean, but anybody can trim it: not proven{}",
+                    self.nothing_written()
+                ),
             },
             End::Gone => "the CRD is gone".to_owned(),
             End::Cancelled => "stopped, nothing was trimmed".to_owned(),
-            End::Unfinished if report.stored_before.is_empty() => {
+            End::Unfinished => "it did not come to an end".to_owned(),
+            End::WouldMigrate if report.stored_before.is_empty() => {
                 "would rewrite its objects and verify that".to_owned()
             }
-            End::Unfinished => {
+            End::WouldMigrate => {
                 let is_old = |version: &&String| **version != report.storage_version;
                 let old: Vec<String> = report.stored_before.iter().filter(is_old).cloned().collect();
                 let trim = match old.as_slice() {
@@ -108,18 +168,48 @@ impl Summary {
         }
     }
 
+    /// Unless references of others were.
+    fn nothing_written(&self) -> &'static str {
+        let moved = self.owner_references.as_ref();
+        if moved.is_some_and(|moved| !moved.dry_run && moved.moved > 0) {
+            ""
+        } else {
+            "; nothing was written"
+        }
+    }
+
+    /// Every field that the rewrite takes away or adds.
     fn losses(&self) -> Vec<String> {
         let Some(losses) = &self.report.losses else {
             return Vec::new();
         };
+        let tense = match &self.report.end {
+            End::Migrated | End::Clean => Tense::Did,
+            End::WouldMigrate => Tense::Would,
+            _ if self.report.obstacle.is_some() => Tense::Would,
+            _ => Tense::Does,
+        };
+        let mut lines = Vec::new();
+        if losses.accepted && losses.objects > 0 {
+            let (losing, all) = (losses.objects, count(losses.looked_at, "object"));
+            let verb = match tense {
+                Tense::Would => "would lose",
+                Tense::Does => "lose",
+                Tense::Did => "lost",
+            };
+            lines.push(format!(
+                "{losing} of {all} {verb} something, as --accept-pruning allows:"
+            ));
+        }
         // What holds it is in the sentence above already, unless that had to be cut.
         let is_said =
             matches!(&self.report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
-        if is_said {
-            losses.harmless().lines(LOSSES_SHOWN)
+        lines.extend(if is_said {
+            losses.harmless().lines(tense, Losses::MOST_PATHS)
         } else {
-            losses.lines(LOSSES_SHOWN)
-        }
+            losses.lines(tense, Losses::MOST_PATHS)
+        });
+        lines
     }
 
     fn swept(&self) -> Vec<String> {
@@ -184,6 +274,17 @@ impl Summary {
                 report.lost_owners_example.as_deref().unwrap_or_default()
             ),
         );
+        if !self.unshed.is_empty() {
+            let versions = self.unshed.join(", ");
+            say(
+                1,
+                format!(
+                    "not shed: managedFields entries still name {versions}, for their fields have no place at {} or they were \
+                     written meanwhile",
+                    report.storage_version
+                ),
+            );
+        }
         say(
             report.put_back.into(),
             "a patrol found objects that had changed without an explanation: what was trimmed was listed again".to_owned(),

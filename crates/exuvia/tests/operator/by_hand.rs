@@ -158,6 +158,12 @@ async fn what_becomes_of_managed_fields_is_as_the_spec_says_and_a_changed_spec_m
         owned_at(&client, &kept).await,
         [("v1alpha1".to_owned(), 3)].into()
     );
+    let (.., message) = condition(&status, "Ready");
+    for said in [&blocker.message, &message] {
+        assert!(said.contains("add v1alpha1 to spec.shed"), "{said}");
+        assert!(!said.contains("--shed"), "a flag is of no use here: {said}");
+    }
+    assert!(message.contains("v1alpha1 is held by ownership: "), "{message}");
     // storedVersions is clean: only a look at managedFields shows what is left to do, and only `shed` asks for it.
     change_spec(
         &client,
@@ -229,9 +235,10 @@ async fn verifying_in_full_asks_every_object_in_each_sweep_and_proof_needs_serve
     let status = stalled_for(&client, "proof", "InvalidSpec").await;
     let (_, _, message) = condition(&status, "Stalled");
     assert!(
-        message.contains("spec.apiServers") && message.contains("spec.verify"),
+        message.contains("spec.apiServers") && message.contains("spec.verify: Auto"),
         "{message}"
     );
+    assert!(!message.contains("--"), "a flag is of no use here: {message}");
     assert_eq!(stored_versions(&client, &widgets).await, ["v1alpha1", "v1"]);
     change_spec(&client, "proof", json!({"apiServers": servers})).await;
     let status = in_phase(&client, "proof", Phase::Migrated).await;
@@ -296,7 +303,11 @@ async fn an_api_server_that_was_named_and_does_not_answer_is_named_and_holds_the
     by_hand(&client, "unanswered", spec_of(&widgets, servers)).await;
     let status = stalled_for(&client, "unanswered", "ServerBehind").await;
     let (.., message) = condition(&status, "Stalled");
-    assert!(message.contains("127.0.0.1:1"), "{message}");
+    assert!(
+        message.contains("127.0.0.1:1") && message.contains("spec.ignoreApiServers"),
+        "{message}"
+    );
+    assert!(!message.contains("--"), "a flag is of no use here: {message}");
     assert_eq!(stored_versions(&client, &widgets).await, ["v1alpha1", "v1"]);
     change_spec(&client, "unanswered", json!({"apiServers": []})).await;
     in_phase(&client, "unanswered", Phase::Migrated).await;

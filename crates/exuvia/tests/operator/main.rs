@@ -6,6 +6,7 @@
 #[path = "../rendered/mod.rs"]
 mod rendered;
 
+mod answers;
 mod beside;
 mod by_hand;
 mod chaos;

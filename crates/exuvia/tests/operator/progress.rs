@@ -13,13 +13,17 @@ use serde_json::json;
 use crate::harness::*;
 
 /// The real kubectl.
-async fn kubectl(kubeconfig: PathBuf, args: &[&str]) -> Output {
-    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    let run = move || {
-        let program = Assets::from_env().unwrap().find(Binary::Kubectl).unwrap();
-        let mut command = Command::new(program);
-        command.args(args).env("KUBECONFIG", kubeconfig).output().unwrap()
-    };
+pub(crate) async fn kubectl(kubeconfig: PathBuf, args: &[&str]) -> Output {
+    let find = || Assets::from_env().unwrap().find(Binary::Kubectl).unwrap();
+    let program = tokio::task::spawn_blocking(find).await.unwrap();
+    run(program, kubeconfig, args).await
+}
+
+/// A program as somebody with this kubeconfig runs it.
+pub(crate) async fn run(program: PathBuf, kubeconfig: PathBuf, args: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).env("KUBECONFIG", kubeconfig);
+    let run = move || command.output().unwrap();
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
@@ -155,6 +159,7 @@ async fn assert_columns(kubeconfig: PathBuf, resource: &str) {
         "NAME",
         "RESOURCE",
         "PHASE",
+        "REASON",
         "TOTAL",
         "DONE",
         "FAILED",
@@ -164,8 +169,10 @@ async fn assert_columns(kubeconfig: PathBuf, resource: &str) {
     assert_eq!(lines.next().unwrap(), columns);
     let row = lines.next().unwrap();
     assert_eq!(
-        row[..7],
-        ["progress", resource, "Migrated", "48", "48", "0", "[]"],
+        row[..8],
+        [
+            "progress", resource, "Migrated", "Migrated", "48", "48", "0", "[]"
+        ],
         "{shown}"
     );
 }

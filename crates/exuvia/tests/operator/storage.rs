@@ -246,6 +246,15 @@ async fn a_field_that_would_be_pruned_stalls_it_by_name_until_that_is_accepted()
         assert!(message.contains(part), "{message}");
     }
     assert!(!message.contains("precious"), "{message}");
+    assert!(!message.contains("--"), "a flag is of no use here: {message}");
+    let losses = status.losses.unwrap();
+    assert_eq!((losses.accepted, losses.objects), (false, 1));
+    let lost = exuvia_api::LostField {
+        path: "spec.legacy".to_owned(),
+        objects: 1,
+        first: vec!["default/widget-0003".to_owned()],
+    };
+    assert_eq!(losses.erased, std::slice::from_ref(&lost));
     let stalled = format!(r#"exuvia_storage_stalled{{resource="{name}",reason="Pruning"}} 1"#);
     let shown = |metrics: &str| metrics.contains(&stalled);
     shared.operator.metrics_when("that it is stalled", shown).await;
@@ -259,6 +268,11 @@ async fn a_field_that_would_be_pruned_stalls_it_by_name_until_that_is_accepted()
     let status = in_phase(&client, &name, Phase::Migrated).await;
     assert_eq!(condition(&status, "Stalled").1, "NotStalled");
     assert_eq!(stored_versions(&client, &widgets).await, ["v1"]);
+    let (.., message) = condition(&status, "Ready");
+    let went = "accepted by spec.acceptPruning: the rewrite erased spec.legacy (1 object, such as default/widget-0003)";
+    assert!(message.contains(went), "{message}");
+    let losses = status.losses.unwrap();
+    assert_eq!((losses.accepted, losses.erased), (true, vec![lost]));
     let withdrawn = |metrics: &str| !shown(metrics);
     shared.operator.metrics_when("that it is not", withdrawn).await;
 }

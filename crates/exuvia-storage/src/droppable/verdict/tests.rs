@@ -23,6 +23,7 @@ struct World {
     usage: Usage,
     migrations: Result<Vec<Migration>, String>,
     served_after: Vec<String>,
+    audience: Audience,
 }
 
 impl World {
@@ -55,6 +56,7 @@ impl World {
             usage: Usage::counted("https://a", None, Ok(Counts::default())),
             migrations: Ok(Vec::new()),
             served_after: vec!["v1".into()],
+            audience: Audience::CommandLine,
         }
     }
 
@@ -84,6 +86,7 @@ impl World {
                 Err(why) => Looked::Failed(why),
             },
             served_after: &self.served_after,
+            audience: self.audience,
         };
         seen.judge(version)
     }
@@ -188,6 +191,11 @@ fn migration_one_that_is_not_patrolled_or_under_way_holds() {
             }
         }
     }
+    let suspended = migration("widgets.example.com", Phase::Suspended, true);
+    World::with(|world| world.migrations = Ok(vec![suspended])).assert_held(
+        Holds::Migration,
+        r#"to go on, run `kubectl patch storagemigration m --type merge -p '{"spec":{"suspend":false}}'`"#,
+    );
     // A second one for the same resource is stalled for good, and never begins.
     for phase in [Phase::Suspended, Phase::Stalled] {
         let idle = migration("widgets.example.com", phase, false);

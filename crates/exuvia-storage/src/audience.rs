@@ -1,0 +1,21 @@
+//! For whom a sentence is: what to do is a flag for one reader, and a field of a spec for another.
+
+/// Who reads a sentence that says what to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// Somebody who runs a command, and is told of its flags.
+    #[default]
+    CommandLine,
+    /// Somebody who looks at a `StorageMigration`, and is told of the fields of its spec.
+    StorageMigration,
+}
+
+impl Audience {
+    /// The flag for one, the field for the other.
+    pub(crate) fn setting<'a>(self, flag: &'a str, field: &'a str) -> &'a str {
+        match self {
+            Self::CommandLine => flag,
+            Self::StorageMigration => field,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a migration says of itself in one sentence: how far it is, what it takes away, what becomes of old versions.
+
+use exuvia_api::{MigrationLosses, Phase, StorageMigrationStatus, VersionBlocker};
+
+use super::status::{NOT_KNOWN, News};
+use crate::loss::Tense;
+use crate::report::objects;
+
+/// So many fields that objects lose are in the sentence; `status.losses` has more.
+const FIELDS: usize = 10;
+
+/// The message of the condition `Ready`, from the status as it will be: a process that did not do the work itself says the
+/// same as the one that did.
+pub(super) fn message(news: &News, status: &StorageMigrationStatus) -> String {
+    let mut parts = vec![news.message.clone()];
+    if let Some(generation) = status.migrated_generation {
+        parts[0].push_str(&format!(" (generation {generation} of the CRD)"));
+    }
+    if news.trouble.is_none() {
+        parts.extend(accepted(status.losses.as_ref(), news.phase));
+    }
+    if news.phase == Phase::Migrated {
+        parts.extend(versions(status));
+    }
+    parts.join("; ")
+}
+
+/// What the rewrite takes away because the spec accepts it.
+pub(super) fn accepted(losses: Option<&MigrationLosses>, phase: Phase) -> Option<String> {
+    let losses = losses.filter(|losses| losses.accepted)?;
+    let tense = match phase {
+        Phase::Verifying | Phase::Trimming | Phase::Patrolling | Phase::Migrated => Tense::Did,
+        Phase::Rewriting => Tense::Does,
+        _ => Tense::Would,
+    };
+    let mut said = Vec::new();
+    for (verb, fields) in tense.verbs().into_iter().zip([&losses.erased, &losses.changed]) {
+        let named = fields.iter().take(FIELDS).map(|field| {
+            let first = field.first.join(", ");
+            let count = objects(field.objects.unsigned_abs());
+            format!("{} ({count}, such as {first})", field.path)
+        });
+        let mut named: Vec<String> = named.collect();
+        if fields.len() > FIELDS {
+            named.push("more in status.losses".to_owned());
+        }
+        if !named.is_empty() {
+            said.push(format!("the rewrite {verb} {}", named.join(", ")));
+        }
+    }
+    said.extend(losses.unseen.iter().take(FIELDS).cloned());
+    Some(format!("accepted by spec.acceptPruning: {}", said.join("; ")))
+}
+
+/// One part for each old version: it may be dropped, or what holds it and what to do.
+fn versions(status: &StorageMigrationStatus) -> Vec<String> {
+    let mut said: Vec<String> = status
+        .droppable_versions
+        .iter()
+        .flatten()
+        .map(|version| format!("{version} may be dropped"))
+        .collect();
+    let mut versions: Vec<&str> = Vec::new();
+    for blocker in &status.blockers {
+        if !versions.contains(&blocker.version.as_str()) {
+            versions.push(&blocker.version);
+        }
+    }
+    for version in versions {
+        let of_it: Vec<&VersionBlocker> = status
+            .blockers
+            .iter()
+            .filter(|blocker| blocker.version == version)
+            .collect();
+        // What is known to hold it comes first.
+        let Some(first) = of_it.first() else {
+            continue;
+        };
+        let unknown = format!("{NOT_KNOWN}: ");
+        let mut part = match first.message.strip_prefix(&unknown) {
+            Some(why) => format!(
+                "whether {version} may be dropped is not known, {}: {why}",
+                first.holds.to_lowercase()
+            ),
+            None => format!("{version} is held by {}", first.message),
+        };
+        if of_it.len() > 1 {
+            part.push_str(&format!(" (and {} more in status.blockers)", of_it.len() - 1));
+        }
+        said.push(part);
+    }
+    said
+}
+
+/// One sentence about a phase, for people.
+pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
+    match phase {
+        // A built-in resource has no version of its own to name.
+        Phase::Rewriting if storage_version.is_empty() => "objects are rewritten".to_owned(),
+        Phase::Verifying if storage_version.is_empty() => "a second sweep proves it".to_owned(),
+        Phase::Migrated if storage_version.is_empty() => {
+            "every object is stored as the API servers store it now".to_owned()
+        }
+        Phase::Pending => "objects are looked at, nothing is written yet".to_owned(),
+        Phase::Settling => "waiting until no API server can be behind any more".to_owned(),
+        Phase::Rewriting => format!("objects are rewritten at {storage_version}"),
+        Phase::Verifying => format!("a second sweep proves that every object is stored at {storage_version}"),
+        Phase::Trimming => format!("storedVersions is trimmed to {storage_version}"),
+        Phase::Patrolling => "trimmed; one settle time later objects are looked at once more".to_owned(),
+        Phase::Migrated => format!("every object is stored at {storage_version}"),
+        Phase::Stalled => "something stands in the way".to_owned(),
+        Phase::Suspended => "spec.suspend asks to stop".to_owned(),
+    }
+}
