@@ -153,9 +153,20 @@ impl Rewriter {
         let moved = match needs_object {
             None => {
                 let plan = |entries: &[_]| self.plan(entries, &Known::default());
-                self.writer.move_ownership(&self.api, metadata, plan).await?
+                self.writer.move_ownership(&self.api, metadata, plan).await
             }
-            Some(definition) => self.move_by_content(definition, metadata).await?,
+            Some(definition) => self.move_by_content(definition, metadata).await,
+        };
+        let moved = match moved {
+            // The object is rewritten all the same, and the entries hold the old version, which is told.
+            Err(Error::OwnershipIgnored { .. }) => {
+                let why = "the server did not take the moved entries; a value may be of a type that the storage version does \
+                           not have";
+                self.note_unmoved(metadata, why);
+                let written = self.writer.rewrite(&self.api, metadata).await?;
+                return Ok((written.effect, written.object));
+            }
+            moved => moved?,
         };
         match moved.effect {
             // Somebody else's write has moved the last old entry meanwhile, or none can be moved; that tells nothing of the bytes.
@@ -180,9 +191,7 @@ impl Rewriter {
             let error = match once.move_ownership(&self.api, &object.metadata, plan).await {
                 Ok(moved) => {
                     if let Some(why) = known.why_left() {
-                        self.found.unmoved.fetch_add(1, Ordering::Relaxed);
-                        let name = object_name(metadata);
-                        let _ = self.found.unmoved_example.set(format!("{name}: {}", redact(why)));
+                        self.note_unmoved(metadata, why);
                     }
                     return Ok(moved);
                 }
@@ -193,6 +202,12 @@ impl Rewriter {
                 None => return Err(error),
             }
         }
+    }
+
+    fn note_unmoved(&self, metadata: &ObjectMeta, why: &str) {
+        self.found.unmoved.fetch_add(1, Ordering::Relaxed);
+        let example = format!("{}: {}", object_name(metadata), redact(why));
+        let _ = self.found.unmoved_example.set(example);
     }
 
     /// Takes our own entry off the object again, if our write has left one.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::defaults::{Place, alone_explain, fill};
+use super::unfit::unfit;
 
 /// A path is cut here: keys of a map can be as long as their user likes.
 const LONGEST_PATH: usize = 200;
@@ -20,6 +21,8 @@ pub(crate) struct Difference {
     pub(crate) defaults_not_kept: BTreeSet<String>,
     /// The rewrite sets them, by a default.
     pub(crate) added: BTreeSet<String>,
+    /// The storage version does not take values of their type.
+    pub(crate) unfit: BTreeSet<String>,
 }
 
 impl Difference {
@@ -34,6 +37,7 @@ impl Difference {
         self.changed.extend(other.changed);
         self.defaults_not_kept.extend(other.defaults_not_kept);
         self.added.extend(other.added);
+        self.unfit.extend(other.unfit);
     }
 
     /// Compares an object as the old version shows it with what a rewrite would store: the same object as the storage
@@ -43,7 +47,10 @@ impl Difference {
     pub(crate) fn between(old: &Value, old_schema: &Value, new: &Value, new_schema: &Value) -> Self {
         let mut stored = new.clone();
         fill(&mut stored, new_schema);
-        let mut difference = Self::default();
+        let mut difference = Self {
+            unfit: unfit(new, new_schema, old_schema),
+            ..Self::default()
+        };
         let mut lost = Walk::default();
         lost.walk(old, &stored, true);
         for (path, is_erased) in lost.missing {
@@ -112,7 +119,7 @@ impl<'a> Walk<'a> {
 }
 
 /// For people; a key may hold whatever its user likes, so control characters are taken out.
-fn shown(path: &[Place<'_>]) -> String {
+pub(super) fn shown(path: &[Place<'_>]) -> String {
     let mut text = String::new();
     for place in path {
         match place {

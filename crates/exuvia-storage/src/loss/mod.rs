@@ -9,6 +9,7 @@ mod defaults;
 mod difference;
 mod look;
 mod plan;
+mod unfit;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -48,6 +49,9 @@ pub struct Losses {
     pub defaults_not_kept: BTreeMap<String, Count>,
     /// Fields that the rewrite sets to a default.
     pub added: BTreeMap<String, Count>,
+    /// Fields with a value of a type that the storage version does not take: it stays, but every apply to the object answers
+    /// 500, and no owner can be moved.
+    pub unfit: BTreeMap<String, Count>,
     /// Paths beyond the first 200 of each class, which are the ones that are named. Objects are counted all the same.
     pub more_paths: u64,
     /// What could not be looked at.
@@ -115,7 +119,10 @@ impl Losses {
 
     /// Whether a migration has to stop for it.
     pub fn holds(&self) -> bool {
-        !(self.erased.is_empty() && self.changed.is_empty() && self.unseen.is_empty())
+        !(self.erased.is_empty()
+            && self.changed.is_empty()
+            && self.unfit.is_empty()
+            && self.unseen.is_empty())
     }
 
     /// Whether there is nothing to tell.
@@ -126,9 +133,14 @@ impl Losses {
     /// Whether the sentence (see `Display`) names every path that is erased or changed.
     pub fn fits_a_sentence(&self) -> bool {
         self.more_paths == 0
-            && [self.erased.len(), self.changed.len(), self.unseen.len()]
-                .iter()
-                .all(|number| *number <= MOST_IN_A_SENTENCE)
+            && [
+                self.erased.len(),
+                self.changed.len(),
+                self.unfit.len(),
+                self.unseen.len(),
+            ]
+            .iter()
+            .all(|number| *number <= MOST_IN_A_SENTENCE)
     }
 
     /// Only what does not hold a migration.
@@ -157,6 +169,7 @@ impl Losses {
         let classes = [
             (erases.as_str(), &self.erased),
             (&changes, &self.changed),
+            ("no apply is possible with", &self.unfit),
             ("not kept, a default of the old version:", &self.defaults_not_kept),
             ("added, a default of the storage version:", &self.added),
         ];
@@ -193,6 +206,7 @@ impl Losses {
         let classes = [
             (&mut self.erased, &found.erased),
             (&mut self.changed, &found.changed),
+            (&mut self.unfit, &found.unfit),
             (&mut self.defaults_not_kept, &found.defaults_not_kept),
             (&mut self.added, &found.added),
         ];
@@ -216,8 +230,13 @@ impl Losses {
     /// What holds, in a sentence with the ways out.
     pub fn sentence(&self, audience: Audience) -> String {
         let mut said = Vec::new();
-        let [erase, change] = Tense::Would.verbs();
-        for (verb, paths) in [(erase, &self.erased), (change, &self.changed)] {
+        let [erase, change] = Tense::Would.verbs().map(|verb| format!("the rewrite {verb}"));
+        let no_apply = "every apply at the storage version would answer 500 because of".to_owned();
+        for (what, paths) in [
+            (erase, &self.erased),
+            (change, &self.changed),
+            (no_apply, &self.unfit),
+        ] {
             if paths.is_empty() {
                 continue;
             }
@@ -225,7 +244,7 @@ impl Losses {
             if paths.len() > list.len() {
                 list.push(format!("{} more", paths.len() - list.len()));
             }
-            said.push(format!("the rewrite {verb} {}", list.join(", ")));
+            said.push(format!("{what} {}", list.join(", ")));
         }
         said.extend(
             self.unseen
@@ -235,6 +254,9 @@ impl Losses {
         );
         if !(self.erased.is_empty() && self.changed.is_empty()) {
             said.push("let the storage version's schema keep these fields".to_owned());
+        }
+        if !self.unfit.is_empty() {
+            said.push("let the storage version's schema take both types, or convert by a webhook".to_owned());
         }
         said.push(format!(
             "or accept the loss with {}",

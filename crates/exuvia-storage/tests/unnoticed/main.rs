@@ -5,6 +5,7 @@
 mod defaults;
 mod matrix;
 mod renamed;
+mod types;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
