@@ -34,7 +34,7 @@ pub enum Obstacle {
         message: String,
     },
     /// The rewrite would erase or change fields, or may do so where nobody can look.
-    Pruning(Losses),
+    Pruning(Box<Losses>),
     /// We may not do what we would have to: better to know before 10,000 objects are rewritten.
     Forbidden {
         /// What the server said, redacted.

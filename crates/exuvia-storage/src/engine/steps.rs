@@ -153,7 +153,7 @@ impl Engine {
                 }
                 self.report.losses.clone_from(&losses);
                 let held = losses.filter(|losses| losses.holds() && !accepted);
-                held.map(Obstacle::Pruning)
+                held.map(Box::new).map(Obstacle::Pruning)
             }
         }
     }

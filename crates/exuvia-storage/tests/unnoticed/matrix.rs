@@ -9,7 +9,7 @@ use crate::{Bench, managers, spec_of};
 
 /// One way to declare a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Declared {
     // {"name": …, "kind": …}
     Granular,
     Atomic,
@@ -33,13 +33,13 @@ enum Kind {
     MapOfGranular,
 }
 
-use Kind::{
+use Declared::{
     Atomic, AtomicKeys, AtomicObjects, AtomicStrings, ByName, ByNameAndKind, Free, FreeObjects, FreeStrings,
     Granular, Keys, MapOfAtomic, MapOfGranular, RefAtomic, RefGranular, Set,
 };
 
 /// Fields of one type of value: each of these can become each other one.
-const FAMILIES: [&[Kind]; 5] = [
+const FAMILIES: [&[Declared]; 5] = [
     &[Granular, Atomic, Free, Keys, AtomicKeys],
     &[AtomicStrings, Set, FreeStrings],
     &[AtomicObjects, ByName, ByNameAndKind, FreeObjects],
@@ -47,7 +47,7 @@ const FAMILIES: [&[Kind]; 5] = [
     &[MapOfAtomic, MapOfGranular],
 ];
 
-impl Kind {
+impl Declared {
     fn schema(self) -> Value {
         let text = json!({"type": "string"});
         let free = json!({"x-kubernetes-preserve-unknown-fields": true});
@@ -179,8 +179,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     number: usize,
-    from: Kind,
-    to: Kind,
+    from: Declared,
+    to: Declared,
 }
 
 impl Pair {

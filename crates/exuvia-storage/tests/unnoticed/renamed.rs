@@ -221,8 +221,8 @@ async fn asking_writes_nothing() {
     let is_real = |request: &&exuvia_testenv::proxy::Recorded| {
         request.path.contains("/widgets/") && !request.query.contains("dryRun=All")
     };
-    let writes = proxy.writes();
-    let real: Vec<_> = writes.iter().filter(is_real).collect();
+    let sent = proxy.writes();
+    let real: Vec<_> = sent.iter().filter(is_real).collect();
     let with_entries = |request: &&&exuvia_testenv::proxy::Recorded| {
         String::from_utf8_lossy(&request.body).contains("managedFields")
     };

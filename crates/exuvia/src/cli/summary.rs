@@ -274,6 +274,23 @@ impl Summary {
                 report.lost_owners_example.as_deref().unwrap_or_default()
             ),
         );
+        say(
+            report.unmoved,
+            format!(
+                "warning: {} kept managedFields entries at an old version, such as {}; --managed-fields drop removes \
+                 them, and their fields have no owner then",
+                objects(report.unmoved),
+                report.unmoved_example.as_deref().unwrap_or_default()
+            ),
+        );
+        say(
+            report.owned,
+            format!(
+                "warning: an entry of ours could not be taken off {}, such as {}: run it again",
+                objects(report.owned),
+                report.owned_example.as_deref().unwrap_or_default()
+            ),
+        );
         if !self.unshed.is_empty() {
             let versions = self.unshed.join(", ");
             say(
