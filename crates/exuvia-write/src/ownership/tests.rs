@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::json;
 
@@ -43,6 +43,31 @@ fn an_entry_already_at_the_target_is_never_old() {
     let entries = [entry("a", "Apply", "", NEW, &["x"])];
     let plan = plan_move(&entries, &[NEW.to_owned()].into(), NEW, |_| Fate::Drop);
     assert!(plan.is_empty() && plan.left.is_empty());
+}
+
+#[test]
+fn an_entry_can_be_moved_with_other_fields_and_unites_with_those() {
+    let entries = [
+        entry("a", "Update", "", OLD, &["x"]),
+        entry("a", "Update", "", NEW, &["y"]),
+    ];
+    let renamed = FieldsV1(json!({"f:spec": {"f:z": {}}}));
+    let plan = plan_move(&entries, &old(), NEW, |_| Fate::MoveAs(renamed.clone()));
+    assert_eq!((plan.moved.len(), plan.united.len()), (1, 1));
+    let fields = plan.entries[0].fields_v1.clone().unwrap().0;
+    assert_eq!(fields, json!({"f:spec": {"f:y": {}, "f:z": {}}}));
+}
+
+#[test]
+fn an_unwanted_entry_is_dropped_whatever_version_it_names() {
+    let entries = [
+        entry("a", "Update", "", NEW, &["x"]),
+        entry("b", "Update", "", NEW, &["y"]),
+    ];
+    let plan = plan_move(&entries, &old(), NEW, |_| Fate::Leave)
+        .without(|entry| entry.manager.as_deref() == Some("b"));
+    assert!(!plan.is_empty());
+    assert_eq!((plan.entries.as_slice(), plan.dropped.len()), (&entries[..1], 1));
 }
 
 #[test]

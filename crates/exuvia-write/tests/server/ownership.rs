@@ -99,7 +99,7 @@ impl Scene {
 
     fn plan(&self, fate: Fate) -> impl FnMut(&[ManagedFieldsEntry]) -> Plan + use<> {
         let (old, new) = ([self.old.clone()].into(), self.new.clone());
-        move |entries| plan_move(entries, &old, &new, |_| fate)
+        move |entries| plan_move(entries, &old, &new, |_| fate.clone())
     }
 }
 

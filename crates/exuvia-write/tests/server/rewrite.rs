@@ -4,7 +4,7 @@ use exuvia_testenv::ControlPlane;
 use exuvia_write::{Effect, ErrorClass};
 use kube::{
     Api, ResourceExt,
-    api::{DynamicObject, ListParams},
+    api::{DynamicObject, ListParams, TypeMeta},
 };
 use serde_json::json;
 
@@ -63,6 +63,36 @@ async fn a_rewrite_stores_the_object_anew_and_a_second_one_changes_nothing() {
 
     let second = stage.writer.rewrite(&stage.api(), &first.object).await.unwrap();
     assert_eq!(second.effect, Effect::Unchanged);
+}
+
+/// PITFALLS A41, A52.
+#[tokio::test]
+async fn an_apply_of_nothing_stores_the_object_anew_owns_nothing_and_creates_nothing() {
+    let stage = Stage::bare("rw-applied").await;
+    stage.widgets.install(&stage.direct, "v1alpha1").await.unwrap();
+    let widget = stage.widget("w").await;
+    stage.flip().await;
+    let group = stage.widgets.group().to_owned();
+    let types = TypeMeta {
+        api_version: format!("{group}/v1"),
+        kind: "Widget".into(),
+    };
+    let api = stage.api();
+    let first = stage.writer.rewrite_by_apply(&api, &types, &widget.metadata);
+    let first = first.await.unwrap();
+    assert_eq!(first.effect, Effect::Changed);
+    assert_eq!(stored_at(&stage, "w").await, format!("{group}/v1"));
+    assert_eq!(first.object.managed_fields, widget.metadata.managed_fields);
+    let second = stage.writer.rewrite_by_apply(&api, &types, &first.object);
+    assert_eq!(second.await.unwrap().effect, Effect::Unchanged);
+
+    let whole = stage.writer.get(&api, &widget.metadata).await.unwrap();
+    assert_eq!(json!(whole)["spec"], json!(widget)["spec"]);
+    let direct = stage.widgets.api(&stage.direct, "v1");
+    direct.delete("w", &Default::default()).await.unwrap();
+    let gone = stage.writer.rewrite_by_apply(&api, &types, &widget.metadata);
+    assert_eq!(gone.await.unwrap_err().class(), ErrorClass::Conflict);
+    assert!(direct.get_opt("w").await.unwrap().is_none(), "it was not created");
 }
 
 #[tokio::test]
