@@ -55,7 +55,7 @@ async fn a_migration_ends_with_one_answer_for_each_old_version() {
     let patrol = format!("the patrol has not been: run `exuvia storage migrate {crd} --patrol`");
     assert!(said.contains(held) && said.contains(&patrol), "{said}");
     let references =
-        "not known, references: not looked at, for that takes a list of every object in the cluster";
+        "not known, references: not looked at (that takes a list of every object in the cluster)";
     assert!(
         said.contains(&format!("{references}; to find out: {ask}")),
         "{said}"
@@ -173,9 +173,9 @@ async fn objects_that_fail_hold_the_version_and_the_answer_says_so() {
     let (code, said) = migrated(&[&crd]).await;
     assert_eq!(code, 1, "{said}");
     let held = "v1alpha1: held by bytes: status.storedVersions lists it, so objects may be stored at it: this run stalled \
-                (Failures): 1 object could not be migrated";
-    let cure = format!("remove the cause, then run `exuvia storage migrate {crd}`");
-    assert!(said.contains(held) && said.contains(&cure), "{said}");
+                (Failures); ";
+    let cure = format!("{held}remove the cause, then run `exuvia storage migrate {crd}`");
+    assert!(said.contains(&cure), "{said}");
     let of_machine = verdict(&[&crd]).await;
     assert_eq!(of_machine["answer"], "no", "{of_machine}");
     assert_eq!(of_machine["holders"][0]["holds"], "bytes", "{of_machine}");

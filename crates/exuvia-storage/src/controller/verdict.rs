@@ -31,7 +31,10 @@ pub(super) fn so_far(engine: &Engine, step: &Step) -> Option<Outlook> {
             Some("this migration is suspended; to go on, set spec.suspend to false".to_owned())
         }
         Step::Hold(hold) => hold.reason().map(|reason| {
-            let why = engine.sentence(hold);
+            let why = match hold {
+                Hold::Blocked(_) => "the condition Stalled says what to do".to_owned(),
+                hold => engine.sentence(hold),
+            };
             format!("this migration is stalled ({reason}): {why}")
         }),
         _ => None,

@@ -36,13 +36,12 @@ pub(super) fn accepted(losses: Option<&MigrationLosses>, phase: Phase) -> Option
     let mut said = Vec::new();
     for (verb, fields) in tense.verbs().into_iter().zip([&losses.erased, &losses.changed]) {
         let named = fields.iter().take(FIELDS).map(|field| {
-            let first = field.first.join(", ");
             let count = objects(field.objects.unsigned_abs());
-            format!("{} ({count}, such as {first})", field.path)
+            format!("{} ({count})", field.path)
         });
         let mut named: Vec<String> = named.collect();
         if fields.len() > FIELDS {
-            named.push("more in status.losses".to_owned());
+            named.push(format!("{} more in status.losses", fields.len() - FIELDS));
         }
         if !named.is_empty() {
             said.push(format!("the rewrite {verb} {}", named.join(", ")));

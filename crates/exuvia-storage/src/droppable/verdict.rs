@@ -123,7 +123,7 @@ impl Seen<'_> {
                 findings.clear(
                     Holds::Bytes,
                     format!(
-                        "every object is stored at {storage}, verified {how} at generation {generation} and patrolled ({})",
+                        "every object is stored at {storage}, verified {how} at generation {generation} and patrolled ({:.0})",
                         record.at
                     ),
                 );
@@ -133,7 +133,7 @@ impl Seen<'_> {
                 findings.holders.push(Holder::new(
                     Holds::Migration,
                     format!(
-                        "migrated at {}, the patrol has not been: {why}run `exuvia storage migrate {crd} --patrol`",
+                        "migrated at {:.0}, the patrol has not been: {why}run `exuvia storage migrate {crd} --patrol`",
                         record.at
                     ),
                 ));

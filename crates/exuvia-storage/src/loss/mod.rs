@@ -33,6 +33,9 @@ const MOST_COUNTED: usize = 100_000;
 /// So many of them are in the sentence, which ends up in conditions and events.
 const MOST_IN_A_SENTENCE: usize = 10;
 
+/// So many are read with ease in a sentence; more of them want a list.
+const WITH_EASE: usize = 3;
+
 /// What a rewrite does to the content of the objects. Paths and names of objects, never values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -130,17 +133,11 @@ impl Losses {
         !self.holds() && self.defaults_not_kept.is_empty() && self.added.is_empty()
     }
 
-    /// Whether the sentence (see `Display`) names every path that is erased or changed.
+    /// Whether the sentence (see `Display`) names everything that holds, and is read with ease.
     pub fn fits_a_sentence(&self) -> bool {
         self.more_paths == 0
-            && [
-                self.erased.len(),
-                self.changed.len(),
-                self.unfit.len(),
-                self.unseen.len(),
-            ]
-            .iter()
-            .all(|number| *number <= MOST_IN_A_SENTENCE)
+            && self.erased.len() + self.changed.len() + self.unfit.len() <= WITH_EASE
+            && self.unseen.len() <= WITH_EASE
     }
 
     /// Only what does not hold a migration.
@@ -175,7 +172,11 @@ impl Losses {
         ];
         let mut lines = Vec::new();
         for (what, paths) in classes {
-            lines.extend(named(paths).take(most).map(|path| format!("{what} {path}")));
+            lines.extend(
+                named(paths, FIRST_OBJECTS)
+                    .take(most)
+                    .map(|path| format!("{what} {path}")),
+            );
             if paths.len() > most {
                 lines.push(format!("{what} {} more fields", paths.len() - most));
             }
@@ -240,7 +241,7 @@ impl Losses {
             if paths.is_empty() {
                 continue;
             }
-            let mut list: Vec<String> = named(paths).take(MOST_IN_A_SENTENCE).collect();
+            let mut list: Vec<String> = named(paths, 1).take(MOST_IN_A_SENTENCE).collect();
             if paths.len() > list.len() {
                 list.push(format!("{} more", paths.len() - list.len()));
             }
@@ -252,17 +253,49 @@ impl Losses {
                 .take(MOST_IN_A_SENTENCE)
                 .map(|unseen| unseen.why.clone()),
         );
-        if !(self.erased.is_empty() && self.changed.is_empty()) {
-            said.push("let the storage version's schema keep these fields".to_owned());
+        said.push(self.ways_out(audience));
+        said.join("; ")
+    }
+
+    /// As [`sentence`](Self::sentence), above the list of what it is about.
+    pub fn sentence_above_list(&self, audience: Audience) -> String {
+        let [erase, change] = Tense::Would.verbs();
+        let mut said = Vec::new();
+        for (verb, paths) in [(erase, &self.erased), (change, &self.changed)] {
+            match paths.len() {
+                0 => {}
+                1 => said.push(format!("{verb} 1 field")),
+                many => said.push(format!("{verb} {many} fields")),
+            }
+        }
+        let mut parts = Vec::new();
+        if !said.is_empty() {
+            let more = if self.more_paths > 0 { " and more" } else { "" };
+            let (what, on) = (said.join(" and "), objects(self.objects));
+            parts.push(format!("on {on} the rewrite {what}{more}, as listed below"));
         }
         if !self.unfit.is_empty() {
-            said.push("let the storage version's schema take both types, or convert by a webhook".to_owned());
+            parts.push("every apply at the storage version would answer 500, as listed below".to_owned());
         }
-        said.push(format!(
-            "or accept the loss with {}",
-            audience.setting("--accept-pruning", "spec.acceptPruning: true")
-        ));
-        said.join("; ")
+        if !self.unseen.is_empty() {
+            parts.push("not everything could be looked at, as listed below".to_owned());
+        }
+        parts.push(self.ways_out(audience));
+        parts.join("; ")
+    }
+
+    fn ways_out(&self, audience: Audience) -> String {
+        let accept = audience.setting("--accept-pruning", "spec.acceptPruning: true");
+        let accept = format!("accept the loss with {accept}");
+        let mut ways = Vec::new();
+        if !(self.erased.is_empty() && self.changed.is_empty()) {
+            ways.push("let the storage version's schema keep these fields".to_owned());
+        }
+        if !self.unfit.is_empty() {
+            ways.push("let the storage version's schema take both types, or convert by a webhook".to_owned());
+        }
+        ways.push(format!("or {accept}"));
+        ways.join(", ")
     }
 }
 
@@ -274,10 +307,13 @@ fn count_beyond(beyond: &mut HashSet<u64>, class: usize, path: &str) {
     }
 }
 
-fn named(paths: &BTreeMap<String, Count>) -> impl Iterator<Item = String> {
-    paths.iter().map(|(path, count)| match count.objects {
-        1 => format!("{path} (1 object, {})", count.first.join(", ")),
-        many => format!("{path} ({}, such as {})", objects(many), count.first.join(", ")),
+/// Each path with its count and the first objects.
+fn named(paths: &BTreeMap<String, Count>, first: usize) -> impl Iterator<Item = String> {
+    paths.iter().map(move |(path, count)| {
+        let names: Vec<&str> = count.first.iter().take(first).map(String::as_str).collect();
+        let (names, on) = (names.join(", "), objects(count.objects));
+        let such_as = if count.objects == 1 { "" } else { "such as " };
+        format!("{path} ({on}, {such_as}{names})")
     })
 }
 
@@ -316,7 +352,7 @@ mod tests {
         );
         let said = losses.to_string();
         assert!(
-            said.contains("would erase spec.x (2 objects, such as default/a, default/b)"),
+            said.contains("would erase spec.x (2 objects, such as default/a)"),
             "{said}"
         );
     }
@@ -352,7 +388,15 @@ mod tests {
             (200, 100, 600),
             "each path counts once, on however many objects it is"
         );
-        assert!(losses.to_string().len() < 1_500, "{losses}");
+        assert!(losses.to_string().len() < 1_000, "{losses}");
+        assert!(!losses.fits_a_sentence());
+        let above = losses.sentence_above_list(Audience::CommandLine);
+        assert!(
+            above.starts_with(
+                "on 600 objects the rewrite would erase 200 fields and more, as listed below; let"
+            ),
+            "{above}"
+        );
         assert!(losses.to_string().contains("190 more"), "{losses}");
         assert_eq!(losses.lines(Tense::Would, 10).len(), 12);
         let all = losses.lines(Tense::Would, Losses::MOST_PATHS);

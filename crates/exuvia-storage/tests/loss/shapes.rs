@@ -271,7 +271,7 @@ async fn a_default_of_the_storage_version_is_said_before_it_is_set() {
     bench.flip().await;
     let proxy = bench.control_plane.proxy().await.unwrap();
     let rehearsed = bench.engine(&proxy, false).rehearse().await.unwrap();
-    assert_eq!(rehearsed.end, End::Unfinished, "{rehearsed:?}");
+    assert_eq!(rehearsed.end, End::WouldMigrate, "{rehearsed:?}");
     let losses = rehearsed.losses.unwrap();
     assert_eq!(paths(&losses.added), [("spec.interval", 1, "default/plain")]);
     assert!(!losses.holds());

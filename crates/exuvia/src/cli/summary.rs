@@ -5,7 +5,7 @@ use exuvia_storage::droppable::{Answer, Verdict};
 use exuvia_storage::loss::Tense;
 use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
-use exuvia_storage::{End, Losses, Obstacle, Owners, Report, Verified};
+use exuvia_storage::{Audience, End, Losses, Obstacle, Owners, Report, Verified};
 use serde::Serialize;
 
 use super::output::count;
@@ -163,7 +163,13 @@ impl Summary {
                     report.storage_version
                 )
             }
-            End::Stalled { reason, message } => format!("stalled ({reason}): {message}"),
+            End::Stalled { reason, message } => match &report.obstacle {
+                Some(Obstacle::Pruning(losses)) if !losses.fits_a_sentence() => {
+                    let message = losses.sentence_above_list(Audience::CommandLine);
+                    format!("stalled ({reason}): {message}")
+                }
+                _ => format!("stalled ({reason}): {message}"),
+            },
             End::Migrated => "migrated".to_owned(),
         }
     }

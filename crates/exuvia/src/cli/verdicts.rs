@@ -15,7 +15,7 @@ use super::droppable::servers;
 use super::summary::Summary;
 
 /// Why references are not looked at unless asked for.
-const NO_REFERENCES: &str = "not looked at, for that takes a list of every object in the cluster";
+const NO_REFERENCES: &str = "not looked at (that takes a list of every object in the cluster)";
 
 /// Judges the old versions of everything that was migrated, with one look for all.
 ///
@@ -34,7 +34,7 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
         }
         let why_not = match &summary.report.end {
             End::Migrated | End::Clean => None,
-            End::Stalled { reason, message } => Some(format!("this run stalled ({reason}): {message}")),
+            End::Stalled { reason, .. } => Some(format!("this run stalled ({reason})")),
             End::Unfinished | End::WouldMigrate | End::Gone | End::Cancelled => continue,
         };
         let crd = match why_not {
@@ -107,19 +107,22 @@ fn unlooked(definition: &Definition, record: Option<&Record>, version: &str, why
 /// For people: a line that says whether the version may be dropped, and if it has several reasons not to, one for each.
 pub(super) fn lines(verdict: &Verdict) -> Vec<String> {
     let version = &verdict.version;
-    let bytes = verdict.holders.iter().find(|holder| holder.holds == Holds::Bytes);
-    let (holders, unknown): (Vec<String>, Vec<String>) = match bytes {
-        // Nothing else matters until that is done.
-        Some(bytes) => (vec![bytes.to_string()], Vec::new()),
-        None => (
-            verdict.holders.iter().map(ToString::to_string).collect(),
-            verdict
-                .unknown
-                .iter()
-                .map(|unknown| format!("not known, {unknown}"))
-                .collect(),
-        ),
-    };
+    let is_stored = verdict.holders.iter().any(|holder| holder.holds == Holds::Bytes);
+    let is_unproven = verdict.unknown.iter().any(|unknown| unknown.what == Holds::Bytes);
+    // Nothing else matters until it is known where the objects are.
+    let of_bytes = |what: Holds| what == Holds::Bytes || !(is_stored || is_unproven);
+    let holders: Vec<String> = verdict
+        .holders
+        .iter()
+        .filter(|holder| of_bytes(holder.holds))
+        .map(ToString::to_string)
+        .collect();
+    let unknown: Vec<String> = verdict
+        .unknown
+        .iter()
+        .filter(|unknown| of_bytes(unknown.what))
+        .map(|unknown| format!("not known, {unknown}"))
+        .collect();
     match (holders.as_slice(), unknown.as_slice()) {
         ([], []) => vec![format!("{version}: droppable, nothing holds it")],
         ([holder], []) => vec![format!("{version}: held by {holder}")],

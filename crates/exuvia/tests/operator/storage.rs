@@ -269,7 +269,7 @@ async fn a_field_that_would_be_pruned_stalls_it_by_name_until_that_is_accepted()
     assert_eq!(condition(&status, "Stalled").1, "NotStalled");
     assert_eq!(stored_versions(&client, &widgets).await, ["v1"]);
     let (.., message) = condition(&status, "Ready");
-    let went = "accepted by spec.acceptPruning: the rewrite erased spec.legacy (1 object, such as default/widget-0003)";
+    let went = "accepted by spec.acceptPruning: the rewrite erased spec.legacy (1 object)";
     assert!(message.contains(went), "{message}");
     let losses = status.losses.unwrap();
     assert_eq!((losses.accepted, losses.erased), (true, vec![lost]));
