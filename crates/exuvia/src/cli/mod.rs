@@ -14,6 +14,7 @@ mod plan;
 mod rbac;
 mod references;
 mod summary;
+mod table;
 mod values;
 
 use std::process::ExitCode;
