@@ -7,6 +7,9 @@ use rustix::termios::tcgetwinsize;
 /// Below this a column is not made narrower, unless its widest cell is.
 const NARROWEST: usize = 8;
 
+/// A sentence that is longer than this is not lined up with others.
+const LONG_SENTENCE: usize = 60;
+
 /// How far lines that belong to a row are set in.
 const INDENT: usize = 2;
 
@@ -97,7 +100,11 @@ impl Table {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let natural = self.widths(&all);
         let Some(screen) = screen.filter(|screen| total(&natural) > *screen) else {
-            return self.lay_out(&all, &natural, &[], None, screen);
+            let widths = match screen {
+                Some(_) => natural,
+                None => self.without_the_longest(&natural),
+            };
+            return self.lay_out(&all, &widths, &[], None, screen);
         };
         let is = |column: &usize, prose: bool| prose == matches!(self.columns[*column], Column::Prose(..));
         let prose: Vec<usize> = all.iter().copied().filter(|column| is(column, true)).collect();
@@ -126,6 +133,22 @@ impl Table {
         columns.iter().map(width).collect()
     }
 
+    /// One sentence that is very long does not push the next column of all other rows out of sight.
+    fn without_the_longest(&self, natural: &[usize]) -> Vec<usize> {
+        let width = |(column, natural): (usize, &usize)| match self.columns[column] {
+            Column::Prose(..) => {
+                let cells = self.rows.iter().map(|row| row.line(column).chars().count());
+                let usual = cells.filter(|width| *width <= LONG_SENTENCE).max();
+                usual
+                    .unwrap_or(0)
+                    .max(self.columns[column].head().len())
+                    .min(*natural)
+            }
+            _ => *natural,
+        };
+        natural.iter().enumerate().map(width).collect()
+    }
+
     fn lay_out(
         &self,
         facts: &[usize],
@@ -138,7 +161,7 @@ impl Table {
             .iter()
             .map(|column| self.columns[*column].head().to_owned())
             .collect();
-        let mut text = side_by_side(&heads, widths);
+        let mut text = side_by_side(&heads, widths, false);
         let mut last_group = None;
         for row in &self.rows {
             if let Some(group) = group {
@@ -150,7 +173,11 @@ impl Table {
                 }
             }
             let cells: Vec<String> = facts.iter().map(|column| row.line(*column)).collect();
-            text.push_str(&side_by_side(&cells, widths));
+            // Below a heading, a row of nothing but dashes says nothing.
+            if group.is_none() || cells.iter().any(|cell| cell != "-") {
+                let breaks = screen.is_some();
+                text.push_str(&side_by_side(&cells, widths, breaks));
+            }
             for column in prose {
                 if let Column::Prose(_, label) = self.columns[*column] {
                     text.push_str(&below(label, &row.cells[*column], screen));
@@ -211,15 +238,28 @@ fn shrink(widths: &mut [usize], screen: usize) {
     }
 }
 
-/// Cells beside each other; one that is too long goes on below itself.
-fn side_by_side(cells: &[String], widths: &[usize]) -> String {
-    let columns: Vec<Vec<String>> = cells
+/// Cells beside each other; one that is too long goes on below itself. The first is a name, which is not broken but gets a
+/// line of its own.
+fn side_by_side(cells: &[String], widths: &[usize], breaks: bool) -> String {
+    let mut columns: Vec<Vec<String>> = cells
         .iter()
         .zip(widths)
-        .map(|(cell, width)| pieces(cell, *width))
+        .map(|(cell, width)| {
+            if breaks {
+                pieces(cell, *width)
+            } else {
+                vec![cell.clone()]
+            }
+        })
         .collect();
-    let height = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut text = String::new();
+    if let (Some(name), Some(first)) = (cells.first(), columns.first_mut())
+        && first.len() > 1
+    {
+        text = format!("{name}\n");
+        first.clear();
+    }
+    let height = columns.iter().map(Vec::len).max().unwrap_or_default();
     for line in 0..height {
         let padded: Vec<String> = columns
             .iter()
@@ -365,6 +405,17 @@ mod tests {
     }
 
     #[test]
+    fn one_long_sentence_does_not_push_the_next_column_of_other_rows_away() {
+        let mut table = table();
+        table.rows[0].cells[3] = vec![Part::Text("words ".repeat(30))];
+        let text = table.render(None);
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[1].contains(&"words ".repeat(30)), "whole: {text}");
+        assert!(rows[2].chars().count() < 150, "{text}");
+        assert_eq!(rows[0].find("NEXT"), rows[2].find("exuvia storage"), "{text}");
+    }
+
+    #[test]
     fn sentences_go_below_the_row_when_it_is_too_long() {
         let text = table().render(Some(80));
         let wanted = "\
@@ -401,18 +452,22 @@ east     gadgets.example.com  v1
     }
 
     #[test]
-    fn a_cell_that_is_too_long_goes_on_below_itself() {
+    fn a_cell_that_is_too_long_goes_on_below_itself_and_a_name_is_not_broken() {
         let table = Table {
             columns: vec![Column::Fact("CRD"), Column::Fact("STORED")],
-            rows: vec![Row::of([
-                "verylongplurals.with.a.very.long.group.example.com",
-                "v1alpha1,v1alpha2,v1beta1,v1",
-            ])],
+            rows: vec![
+                Row::of(["long.plurals.example.com", "v1alpha1,v1alpha2,v1beta1,v1beta2,v1"]),
+                Row::of(["short.example.com", "v1"]),
+            ],
         };
-        let text = table.render(Some(40));
-        assert!(widest(&text) <= 40, "{text}");
-        let joined: String = text.split_whitespace().collect();
-        assert!(joined.contains("v1alpha1,"), "{text}");
+        let wanted = "\
+CRD                  STORED
+long.plurals.example.com
+                     v1alpha1,v1alpha2,
+                     v1beta1,v1beta2,v1
+short.example.com    v1
+";
+        assert_eq!(table.render(Some(40)), wanted);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Several clusters in one table.
 
+use std::net::TcpListener;
+
 use exuvia_testenv::ControlPlane;
 use serde_json::json;
 
@@ -65,6 +67,46 @@ async fn two_clusters_are_one_table_and_one_that_fails_hides_neither() {
     assert!(
         said.contains("has no context \"wset\"") && said.contains("widgets.clusters.example.com"),
         "{said}"
+    );
+}
+
+/// Each of two servers answers nobody before the other was asked, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_are_asked_at_the_same_time() {
+    let servers = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = servers
+        .each_ref()
+        .map(|server| format!("http://{}", server.local_addr().unwrap()));
+    let item = |number: usize| json!({"name": number.to_string(), "cluster": {"server": urls[number]}});
+    let context = |number: usize| {
+        let name = number.to_string();
+        json!({"name": name, "context": {"cluster": name, "user": "me"}})
+    };
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "clusters": [item(0), item(1)], "contexts": [context(0), context(1)],
+        "users": [{"name": "me", "user": {}}],
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config.to_string()).unwrap();
+    let (asked, both) = std::sync::mpsc::channel();
+    for server in servers {
+        let asked = asked.clone();
+        std::thread::spawn(move || asked.send(server.accept().unwrap().0));
+    }
+    let path = file.path().to_owned();
+    let plan = tokio::spawn(async move { exuvia(path, &["plan", "--all-contexts"]).await });
+    let connections = [(); 2].map(|()| {
+        both.recv_timeout(std::time::Duration::from_secs(60))
+            .expect("asked although the other has not answered")
+    });
+    drop(connections); // and the servers are gone, too
+    let said = plan.await.unwrap();
+    assert_eq!(said.status.code(), Some(1), "{}", printed(&said));
+    assert_eq!(
+        text(&said.stdout).matches("error: ").count(),
+        2,
+        "{}",
+        printed(&said)
     );
 }
 

@@ -15,6 +15,9 @@ use crate::cli::output::{count, seconds};
 /// So many objects that a migration did not do are named to people.
 const FAILURES_SHOWN: usize = 3;
 
+/// How a message begins that is about what could not be seen, as in `StorageMigration.status.blockers`.
+const NOT_KNOWN: &str = "not known:";
+
 /// Something that holds a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Blocker {
@@ -165,7 +168,7 @@ fn bytes(definition: &Definition, record: Option<&Record>, version: &str) -> Opt
     match record {
         None => blocker(
             Holds::Bytes,
-            "not known: storedVersions does not list it, but no sweep on record has proven that".to_owned(),
+            format!("{NOT_KNOWN} storedVersions does not list it, but no sweep on record has proven that"),
         ),
         Some(record) if !record.patrolled => blocker(
             Holds::Migration,
@@ -220,7 +223,12 @@ pub(super) fn lines(blockers: &[Blocker]) -> Vec<(usize, String)> {
     let mut last = None;
     for blocker in blockers {
         if last != Some(&blocker.version) {
-            lines.push((1, format!("{} is held by", blocker.version)));
+            let of_version = blockers.iter().filter(|other| other.version == blocker.version);
+            let is_known = of_version
+                .into_iter()
+                .any(|other| !other.message.starts_with(NOT_KNOWN));
+            let is = if is_known { "is" } else { "may be" };
+            lines.push((1, format!("{} {is} held by", blocker.version)));
             last = Some(&blocker.version);
         }
         lines.push((
