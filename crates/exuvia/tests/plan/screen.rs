@@ -6,8 +6,8 @@ use crate::binary::{self, flipped, text};
 use crate::terminal::{AtTerminal, without_codes};
 use crate::{kubeconfig, shown};
 
-async fn at_80(args: &[&str], kubeconfig: std::path::PathBuf) -> String {
-    let (code, raw) = AtTerminal::start(kubeconfig, 80, 40, args).end().await;
+fn at_80(args: &[&str], kubeconfig: std::path::PathBuf) -> String {
+    let (code, raw) = AtTerminal::start(kubeconfig, 80, 40, args).end();
     assert_eq!(code, Some(0), "{raw}");
     without_codes(&raw)
 }
@@ -16,7 +16,7 @@ fn widest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_table_is_readable_at_80_columns_and_its_command_can_be_copied() {
     let control_plane = ControlPlane::shared().await;
     let group = "a-rather-long-name-of-a-group.infrastructure.screen.example.com";
@@ -28,7 +28,7 @@ async fn a_table_is_readable_at_80_columns_and_its_command_can_be_copied() {
         &["plan", "--groups", group, "-o", "wide"],
         &["storage", "status", &crd],
     ] {
-        let said = at_80(args, admin()).await;
+        let said = at_80(args, admin());
         assert!(widest(&said) <= 80, "{args:?}\n{said}");
         let joined = said.replace(" \\\n   ", "");
         assert!(
@@ -42,7 +42,7 @@ async fn a_table_is_readable_at_80_columns_and_its_command_can_be_copied() {
     assert!(!piped.contains('\u{1b}'), "{piped:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_long_context_becomes_a_heading_at_80_columns() {
     let control_plane = ControlPlane::shared().await;
     let group = "headings.screen.example.com";
@@ -53,7 +53,7 @@ async fn a_long_context_becomes_a_heading_at_80_columns() {
     let arn = "arn:aws:eks:eu-west-1:123456789012:cluster/production";
     let file = kubeconfig(&[(arn, control_plane.admin())], None);
     let args = ["plan", "--all-contexts", "--groups", group];
-    let said = at_80(&args, file.path().to_owned()).await;
+    let said = at_80(&args, file.path().to_owned());
     assert!(widest(&said) <= 80, "{said}");
     assert!(said.contains(&format!("\ncontext {arn}\n")), "{said}");
     let piped = binary::exuvia(file.path().to_owned(), &args).await;

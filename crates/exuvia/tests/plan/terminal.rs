@@ -81,17 +81,19 @@ impl AtTerminal {
     }
 
     /// Waits for its end: the exit code, and all that came.
-    pub(crate) async fn end(mut self) -> (Option<i32>, String) {
-        let mut child = self.child;
-        let status = tokio::task::spawn_blocking(move || child.wait().unwrap())
-            .await
-            .unwrap();
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
         let reader = self.reader.take().unwrap();
-        tokio::task::spawn_blocking(move || reader.join().unwrap())
-            .await
-            .unwrap();
+        reader.join().unwrap();
         let raw = String::from_utf8_lossy(&self.written.lock().unwrap()).replace("\r\n", "\n");
         (status.code(), raw)
+    }
+}
+
+impl Drop for AtTerminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it has ended already, unless the test failed
+        let _ = self.child.wait();
     }
 }
 

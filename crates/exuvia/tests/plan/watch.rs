@@ -1,9 +1,9 @@
 //! `exuvia plan --watch`.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exuvia_testenv::{ControlPlane, Widgets};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,17 +13,66 @@ use crate::terminal::{AtTerminal, without_codes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for a line with all of these in it; gives all up to it.
-fn lines_until(lines: &Receiver<String>, parts: &[&str]) -> Vec<String> {
-    let mut all = Vec::new();
-    loop {
-        let line = lines
-            .recv_timeout(PATIENCE)
-            .unwrap_or_else(|_| panic!("never a line with {parts:?}: {all:#?}"));
-        all.push(line.clone());
-        if parts.iter().all(|part| line.contains(part)) {
-            return all;
+/// The binary that watches, and what it prints. It ends with the test.
+struct Watching {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Watching {
+    fn start(control_plane: &ControlPlane, flags: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_exuvia"))
+            .args(["plan", "--watch", "--interval", "200ms"])
+            .args(flags)
+            .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, lines) = channel();
+        let stdout = child.stdout.take().unwrap();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            lines.for_each(|line| drop(tell.send(line)));
+        });
+        Self { child, lines }
+    }
+
+    /// Waits for a line with all of these in it; gives all up to it.
+    fn until(&self, parts: &[&str]) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut all = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("never a line with {parts:?}: {all:#?}");
+            };
+            all.push(line.clone());
+            if parts.iter().all(|part| line.contains(part)) {
+                return all;
+            }
         }
+    }
+
+    /// Its exit code after this signal, and what it remarked.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut remarked = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut remarked)
+            .unwrap();
+        (code, remarked)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it has ended already, unless the test failed
+        let _ = self.child.wait();
     }
 }
 
@@ -31,32 +80,20 @@ fn lines_until(lines: &Receiver<String>, parts: &[&str]) -> Vec<String> {
 async fn a_pipe_gets_only_what_changed_and_ctrl_c_ends_it_cleanly() {
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
-    let [one, two] = ["one.watch.io", "two.watch.io"].map(Widgets::in_group);
-    one.install(&client, "v1alpha1").await.unwrap();
-    two.install(&client, "v1alpha1").await.unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_exuvia"))
-        .args(["plan", "--watch", "--interval", "200ms", "--groups", "watch.io"])
-        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (tell, lines) = channel();
-    let stdout = child.stdout.take().unwrap();
-    std::thread::spawn(move || {
-        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-        lines.for_each(|line| drop(tell.send(line)));
-    });
-    let first = lines_until(&lines, &["widgets.two.watch.io"]);
+    let [still, moved] = ["a.watch.io", "b.watch.io"].map(Widgets::in_group);
+    still.install(&client, "v1alpha1").await.unwrap();
+    moved.install(&client, "v1alpha1").await.unwrap();
+    let watching = Watching::start(control_plane, &["--groups", "watch.io"]);
+    let first = watching.until(&["widgets.b.watch.io"]);
     assert!(
-        first.iter().any(|line| line.starts_with("widgets.one.watch.io")),
+        first.iter().any(|line| line.starts_with("widgets.a.watch.io")),
         "{first:#?}"
     );
 
-    one.flip_storage(&client, "v1").await.unwrap();
-    let then = lines_until(&lines, &["widgets.one.watch.io", "v1alpha1 may still be stored"]);
+    moved.flip_storage(&client, "v1").await.unwrap();
+    let then = watching.until(&["widgets.b.watch.io", "v1alpha1 may still be stored"]);
     assert!(
-        !then.iter().any(|line| line.contains("widgets.two.watch.io")),
+        !then.iter().any(|line| line.contains("widgets.a.watch.io")),
         "it did not change: {then:#?}"
     );
     assert!(
@@ -64,10 +101,8 @@ async fn a_pipe_gets_only_what_changed_and_ctrl_c_ends_it_cleanly() {
         "no escape codes in a pipe: {then:#?}"
     );
 
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    let remarked = String::from_utf8(output.stderr).unwrap();
+    let (code, remarked) = watching.end(Signal::INT);
+    assert_eq!(code, Some(0), "{remarked}");
     assert!(
         remarked.lines().all(|line| line.starts_with("note: ")),
         "{remarked}"
@@ -109,7 +144,7 @@ async fn a_terminal_is_drawn_over() {
     let last = without_codes(screens.last().unwrap());
     assert!(last.lines().all(|line| line.chars().count() <= 80), "{last}");
     kill_process(Pid::from_child(&terminal.child), Signal::INT).unwrap();
-    let (code, raw) = terminal.end().await;
+    let (code, raw) = terminal.end();
     assert_eq!(code, Some(0));
     assert!(raw.ends_with('\n'), "the prompt gets a line of its own: {raw:?}");
 }
@@ -118,32 +153,31 @@ async fn a_terminal_is_drawn_over() {
 async fn a_cluster_that_goes_away_meanwhile_is_told_of_and_waited_for() {
     let control_plane = ControlPlane::builder().start().await.unwrap();
     flipped(&control_plane.client().unwrap(), "down.watch.net", 1).await;
-    let mut child = Command::new(env!("CARGO_BIN_EXE_exuvia"))
-        .args([
-            "plan",
-            "--watch",
-            "--interval",
-            "200ms",
-            "-o",
-            "json",
-            "--groups",
-            "down.watch.net",
-        ])
-        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let (tell, lines) = channel();
-    let stdout = child.stdout.take().unwrap();
-    std::thread::spawn(move || {
-        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-        lines.for_each(|line| drop(tell.send(line)));
-    });
-    lines_until(&lines, &["\"crd\": \"widgets.down.watch.net\""]);
+    let watching = Watching::start(&control_plane, &["-o", "json", "--groups", "down.watch.net"]);
+    watching.until(&["\"crd\": \"widgets.down.watch.net\""]);
     control_plane.apiserver().process().kill().unwrap();
-    let failed = lines_until(&lines, &["\"error\": "]);
+    let failed = watching.until(&["\"error\": "]);
     assert!(!failed.iter().any(|line| line.contains("gone")), "{failed:#?}");
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "the last look failed");
+    control_plane.apiserver().process().restart().unwrap();
+    let back = watching.until(&["\"answers\": true"]);
+    assert!(!back.iter().any(|line| line.contains("gone")), "{back:#?}");
+    control_plane.apiserver().process().kill().unwrap();
+    watching.until(&["\"error\": "]);
+    assert_eq!(watching.end(Signal::TERM).0, Some(1), "the last look failed");
+}
+
+/// `exuvia plan --watch | head -1`
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_nobody_reads_any_more_ends() {
+    let control_plane = ControlPlane::shared().await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = Command::new(env!("CARGO_BIN_EXE_exuvia"))
+        .args(["plan", "--watch", "--groups", "nobody.watch.net"])
+        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(0));
 }
