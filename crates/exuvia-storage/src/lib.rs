@@ -41,7 +41,7 @@ pub use forbidden::MissingRule;
 pub use loss::Losses;
 pub use optin::{NotALabel, OptIn, OptInLabel, excluded, is_in_groups};
 pub use options::{ManagedFields, Options, Verify};
-pub use ownership::{Owner, Owners};
+pub use ownership::{Owner, Owners, has_path};
 pub use preflight::Obstacle;
 pub use redact::{redact, redact_uncut};
 pub use report::{End, Report, Timings, Verified};

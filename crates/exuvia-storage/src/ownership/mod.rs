@@ -4,6 +4,8 @@ mod asked;
 mod reshape;
 mod shape;
 
+pub use shape::has_path;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use exuvia_write::{EntryId, Fate, Plan, Writer, plan_move};

@@ -140,7 +140,8 @@ pub(crate) fn has_paths(schema: &Value, fields: &FieldsV1) -> bool {
         .all(|path| has_path(schema, path))
 }
 
-fn has_path(schema: &Value, path: &[&str]) -> bool {
+/// Whether a managedFields path (`f:spec`, `k:{…}`, `v:…`) exists in an `openAPIV3Schema`.
+pub fn has_path(schema: &Value, path: &[&str]) -> bool {
     let Some((first, rest)) = path.split_first() else {
         return true;
     };

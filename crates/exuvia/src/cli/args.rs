@@ -10,11 +10,16 @@ use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
 use super::operator::OperatorArgs;
 use super::output::Format;
-use super::values::{duration, group};
+use super::values::{duration, group, interval};
+
+/// What nobody should have to guess.
+const WORDS: &str = "Words: to settle is to wait until every API server has understood a change of the CRD; a patrol looks \
+once more, one settle time after the trim; to shed a version is to move managedFields entries away from it. All words: \
+https://github.com/exuvia-dev/exuvia/blob/main/docs/glossary.md";
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
 #[derive(Debug, Parser)]
-#[command(name = "exuvia", version, arg_required_else_help = true)]
+#[command(name = "exuvia", version, arg_required_else_help = true, after_long_help = WORDS)]
 pub struct Cli {
     /// Tell on standard error what is going on (-vv: every request)
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -34,9 +39,16 @@ pub enum Command {
     /// Everything ends with it.
     Demo(DemoArgs),
     /// Show which CRDs still have old versions in storage, and what to do next
+    ///
+    /// Reads only. STORAGE is the version that objects are written at, STORED what status.storedVersions lists, VERDICT what
+    /// follows from that and from what is on record, NEXT the one command that comes next, with its price if it has one.
+    ///
+    /// Several clusters go into one table, with a column CONTEXT. One that cannot be looked at has a row that says why; the
+    /// exit code is 1 then.
+    #[command(after_long_help = WORDS)]
     Plan(PlanArgs),
     /// Migrate stored objects to the storage version, and say which versions may be dropped
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = WORDS)]
     Storage(StorageCommand),
     /// Run in a cluster and keep CRDs clean that have opted in, and do what `StorageMigration`s ask for
     Operator(Box<OperatorArgs>),
@@ -110,12 +122,56 @@ pub struct PlanArgs {
     /// Also look at every object's managedFields: who owns fields at which version, and where apply is broken already
     #[arg(long)]
     pub ownership: bool,
+    /// Look again and again until Ctrl-C: a terminal is drawn over, a pipe gets only what changed
+    #[arg(short, long)]
+    pub watch: bool,
+    /// With --watch: how long to wait between two looks
+    #[arg(long, default_value = "5s", value_parser = interval, requires = "watch")]
+    pub interval: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub opt_in: OptInArgs,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub cluster: ClusterArgs,
+    /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig (repeatable: all clusters in one table)
+    #[arg(long = "context", value_name = "CONTEXT", conflicts_with = "all_contexts")]
+    pub contexts: Vec<String>,
+    /// Every context of the kubeconfig: all clusters in one table
+    #[arg(long)]
+    pub all_contexts: bool,
+    /// How to print results
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: PlanFormat,
+}
+
+/// How a plan is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PlanFormat {
+    /// A table; on a narrow terminal sentences go below their row
+    #[default]
+    Table,
+    /// Also what holds each old version: who writes at it, which entries, what a migration did not do. Looks at the metadata
+    /// of all objects
+    Wide,
+    /// JSON; with --ownership also what holds each old version
+    Json,
+    /// YAML, with the same fields
+    Yaml,
+}
+
+impl PlanFormat {
+    pub(super) fn is_for_people(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+
+    pub(super) fn format(self) -> Format {
+        match self {
+            Self::Table | Self::Wide => Format::Table,
+            Self::Json => Format::Json,
+            Self::Yaml => Format::Yaml,
+        }
+    }
 }
 
 /// Arguments of `exuvia rbac`.
@@ -173,6 +229,7 @@ pub enum ManifestFormat {
 #[derive(Debug, Subcommand)]
 pub enum StorageCommand {
     /// Rewrite every object that is stored at an old version, prove it, and trim storedVersions
+    #[command(after_long_help = WORDS)]
     Migrate(MigrateArgs),
     /// Show storage version and stored versions of CRDs, what is proven about them, and what to do next
     Status(StatusArgs),

@@ -1,6 +1,7 @@
 //! What a migration is busy with, on standard error.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +63,53 @@ pub(super) fn looking() -> impl Fn(Looking) + Send + Sync + 'static {
             Looking::Usage(Some(watch)) => format!("counting requests for {} s", watch.as_secs_f64()),
             Looking::Usage(None) => "asking API servers for their counters".to_owned(),
         });
+    }
+}
+
+/// Counts CRDs that are looked at, for those who wait.
+pub(super) struct Tally {
+    bar: ProgressBar,
+    found: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// A spinner on a terminal, nothing elsewhere.
+pub(super) fn tally() -> Tally {
+    Tally {
+        bar: spinner_on_terminal(),
+        ..Tally::silent()
+    }
+}
+
+impl Tally {
+    /// One that nobody sees.
+    pub(super) fn silent() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            found: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+        }
+    }
+
+    /// So many more are to be looked at.
+    pub(super) fn found(&self, crds: usize) {
+        self.found.fetch_add(crds, Ordering::Relaxed);
+        self.show();
+    }
+
+    /// One more is done.
+    pub(super) fn done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        self.show();
+    }
+
+    fn show(&self) {
+        let (done, found) = (
+            self.done.load(Ordering::Relaxed),
+            self.found.load(Ordering::Relaxed),
+        );
+        self.bar
+            .set_message(format!("looking at CRDs: {done} of {found}"));
     }
 }
 

@@ -58,6 +58,20 @@ pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> 
     })
 }
 
+/// The names of all contexts.
+pub(super) async fn contexts(kubeconfig: Option<&Path>) -> anyhow::Result<Vec<String>> {
+    let read = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let Ok(read) = read else {
+        // What is wrong with it, somebody else says; inside of a cluster nothing is.
+        config(kubeconfig, None).await?;
+        bail!("there is no kubeconfig, and so there are no contexts: give --kubeconfig");
+    };
+    Ok(read.contexts.into_iter().map(|context| context.name).collect())
+}
+
 /// What the kubeconfig says of one context.
 async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::Result<Config> {
     let wanted = options.context.as_ref().or(kubeconfig.current_context.as_ref());

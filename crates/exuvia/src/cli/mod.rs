@@ -14,6 +14,7 @@ mod plan;
 mod rbac;
 mod references;
 mod summary;
+mod table;
 mod values;
 mod verdicts;
 
@@ -45,7 +46,7 @@ pub fn run(cli: Cli) -> ExitCode {
             output::say(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
         }
         Command::Demo(args) => demo::run(args),
-        Command::Plan(args) => block_on(plan::run(&args)).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => block_on(plan::run(&args)),
         Command::Rbac(args) => block_on(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {

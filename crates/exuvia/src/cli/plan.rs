@@ -1,70 +1,117 @@
-//! `exuvia plan`: every CRD, what it still stores, and what to do next.
+//! `exuvia plan` and `exuvia storage status`: every CRD of one or several clusters, what it still stores, what to do next.
 
-use std::collections::BTreeMap;
+mod advice;
+mod blockers;
+mod line;
+mod ownership;
+mod rights;
+mod round;
+mod watch;
 
-use anyhow::Context;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
 use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::droppable;
-use exuvia_storage::record::Record;
-use exuvia_storage::{Owner, Owners, Survey, excluded, is_in_groups, redact_uncut};
-use exuvia_sweep::Sweep;
 use exuvia_write::RetryPolicy;
+use futures::{StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, ResourceExt};
-use serde::Serialize;
+use kube::api::ListParams;
+use kube::{Api, Client, CustomResourceExt, ResourceExt};
+use tokio::sync::OnceCell;
 
-use super::args::{PlanArgs, StatusArgs};
-use super::cluster::Cluster;
-use super::output::table;
+use self::blockers::{Migration, migrations};
+use self::line::{Line, Shown};
+use self::rights::{Wanted, explained};
+use self::round::{Round, columns, notes_on_rights};
+use super::args::{ClusterArgs, PlanArgs, PlanFormat, StatusArgs};
+use super::bars::{Tally, tally};
+use super::cluster::{Cluster, contexts};
+use super::output::{Format, remark};
+use super::table::{Table, paragraph, screen_width};
 
-/// One CRD's line.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Line {
-    crd: String,
-    storage_version: String,
-    stored_versions: Vec<String>,
-    /// `None`: it cannot be counted.
-    objects: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    opted_in: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    excluded: Option<String>,
-    verdict: String,
-    next: String,
-    /// What a sweep of ours has proven about the CRD as it is now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proven: Option<Record>,
-    /// By version, who owns fields at it; only where every object was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owners: Option<BTreeMap<String, BTreeMap<String, Owner>>>,
+/// CRDs of one cluster that are looked at at once.
+const AT_ONCE: usize = 8;
+
+/// A cluster to be looked at.
+struct Target {
+    /// The context, if one was chosen.
+    context: Option<String>,
+    args: ClusterArgs,
+    connected: OnceCell<Cluster>,
 }
 
-pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    let cluster = Cluster::connect(&args.cluster).await?;
-    let opt_in = args.opt_in.to_opt_in();
-    let mut lines = Vec::new();
-    for crd in crds(&cluster).await? {
-        let definition = Definition::read(&crd);
-        if is_in_groups(&definition.group, &opt_in.groups) {
-            let mut line = line(&cluster, &crd, args.ownership).await;
-            line.opted_in = Some(opt_in.includes(&definition));
-            line.excluded = excluded(&definition).map(str::to_owned);
-            lines.push(line);
+impl PlanArgs {
+    /// Whether the metadata of all objects is looked at.
+    fn looks(&self) -> bool {
+        self.ownership || self.output == PlanFormat::Wide
+    }
+
+    /// Whether a table says which cluster a row is of.
+    fn several(&self) -> bool {
+        self.all_contexts || self.contexts.len() > 1
+    }
+}
+
+pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let targets = targets(args).await?;
+    if args.watch {
+        return watch::run(&targets, args).await;
+    }
+    let round = Round::look(&targets, args, args.several(), &tally()).await?;
+    let screen = screen_width();
+    args.output
+        .format()
+        .print(&round.answers(), || round.text(args, screen))?;
+    tell(&round.notes);
+    Ok(round.exit_code())
+}
+
+/// Notes go to standard error: in a pipe, each line of standard output is a CRD.
+fn tell(notes: &[String]) {
+    let screen = screen_width().filter(|_| std::io::stderr().is_terminal());
+    let text = noted(notes, screen);
+    if !text.is_empty() {
+        remark(text.trim_end());
+    }
+}
+
+fn noted(notes: &[String], screen: Option<usize>) -> String {
+    let notes = notes
+        .iter()
+        .map(|note| paragraph(&format!("note: {note}"), screen));
+    notes.collect()
+}
+
+/// The clusters that were asked for, each once.
+async fn targets(args: &PlanArgs) -> anyhow::Result<Vec<Target>> {
+    let mut chosen: Vec<Option<String>> = Vec::new();
+    let named = if args.all_contexts {
+        contexts(args.kubeconfig.as_deref()).await?
+    } else {
+        args.contexts.clone()
+    };
+    for name in named.into_iter().map(Some) {
+        if !chosen.contains(&name) {
+            chosen.push(name);
         }
     }
-    args.cluster.output.print(&lines, || {
-        if lines.is_empty() {
-            return no_crds(&opt_in.groups) + "\n";
+    if chosen.is_empty() {
+        if args.all_contexts {
+            bail!("the kubeconfig has no context: --all-contexts needs one at least");
         }
-        let mut head = vec!["CRD", "STORAGE", "STORED", "OBJECTS", "OPTED IN"];
-        if args.ownership {
-            head.push("OWNERS AT");
-        }
-        head.extend(["VERDICT", "NEXT"]);
-        let rows: Vec<Vec<String>> = lines.iter().map(Line::row).collect();
-        table(&head, &rows)
-    })
+        chosen.push(None);
+    }
+    let target = |context: Option<String>| Target {
+        args: ClusterArgs {
+            kubeconfig: args.kubeconfig.clone(),
+            context: context.clone(),
+            output: Format::default(),
+        },
+        context,
+        connected: OnceCell::new(),
+    };
+    Ok(chosen.into_iter().map(target).collect())
 }
 
 /// Why a selection of CRDs is empty.
@@ -77,46 +124,44 @@ pub(super) fn no_crds(groups: &[String]) -> String {
 
 pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
-    let all = crds(&cluster).await?;
+    let wanted = Wanted {
+        names: &args.names,
+        migrations: true,
+        ..Wanted::default()
+    };
+    let all = crds_for(&cluster.client, &wanted).await?;
     if let Some(unknown) = args
         .names
         .iter()
         .find(|name| all.iter().all(|crd| crd.name_any() != **name))
     {
-        anyhow::bail!("there is no CRD named {unknown}: see `exuvia plan` for what there is");
+        bail!("there is no CRD named {unknown}: see `exuvia plan` for what there is");
     }
-    let mut lines = Vec::new();
-    for crd in all
-        .iter()
+    let (migrations, mut notes) = migrations_among(&cluster.client, &all, true).await;
+    let chosen = all
+        .into_iter()
         .filter(|crd| args.names.is_empty() || args.names.contains(&crd.name_any()))
-    {
-        lines.push(line(&cluster, crd, true).await);
-    }
+        .collect();
+    let lines = lines(&cluster.client, chosen, true, &migrations, &tally()).await;
+    notes.extend(notes_on_rights(&lines));
     args.cluster.output.print(&lines, || {
-        let row = |line: &Line| {
-            vec![
-                line.crd.clone(),
-                line.storage_version.clone(),
-                line.stored_versions.join(","),
-                line.objects(),
-                line.verdict.clone(),
-                line.next.clone(),
-            ]
+        if lines.is_empty() {
+            return no_crds(&[]) + "\n";
+        }
+        let shown = Shown::default();
+        let table = Table {
+            columns: columns(shown),
+            rows: lines.iter().map(|line| line.row(shown)).collect(),
         };
-        let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-        table(&["CRD", "STORAGE", "STORED", "OBJECTS", "VERDICT", "NEXT"], &rows)
-    })
+        table.render(screen_width())
+    })?;
+    tell(&notes);
+    Ok(())
 }
 
 /// All CRDs, by name.
 pub(super) async fn crds(cluster: &Cluster) -> anyhow::Result<Vec<CustomResourceDefinition>> {
-    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let all = kube::api::ListParams::default();
-    let list = RetryPolicy::default()
-        .read(|| crds.list(&all))
-        .await
-        .context("the CRDs cannot be listed")?;
-    Ok(list.items)
+    list(&cluster.client).await.context("the CRDs cannot be listed")
 }
 
 /// All CRDs, by name, as far as migration is concerned.
@@ -124,139 +169,64 @@ pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definit
     Ok(crds(cluster).await?.iter().map(Definition::read).collect())
 }
 
-/// What one CRD comes to. A CRD whose objects cannot be listed has a line like any other.
-async fn line(cluster: &Cluster, crd: &CustomResourceDefinition, ownership: bool) -> Line {
-    let definition = &Definition::read(crd);
-    let proven = Record::read(crd);
-    let old = definition.crd.old_versions();
-    let migrate = format!("exuvia storage migrate {}", definition.name);
-    let (verdict, next) = if definition.crd.stored.is_empty() {
-        (
-            "storedVersions is empty".into(),
-            "look at the CRD's status".into(),
-        )
-    } else if old.is_empty() {
-        clean(definition, proven.as_ref())
-    } else {
-        (format!("{} may still be stored", old.join(", ")), migrate.clone())
-    };
-    let mut line = Line {
-        crd: definition.name.clone(),
-        storage_version: definition.crd.storage.clone(),
-        stored_versions: definition.crd.stored.clone(),
-        objects: None,
-        opted_in: None,
-        excluded: None,
-        verdict,
-        next,
-        proven,
-        owners: ownership.then(BTreeMap::new),
-    };
-    let Some(endpoint) = definition.endpoint() else {
-        line.verdict = "no version is served".into();
-        return line;
-    };
-    let sweep = Sweep::of(cluster.client.clone(), &definition.resource(endpoint));
-    if ownership {
-        match Survey::of(sweep).await {
-            Ok(survey) => line.add(definition, survey, &migrate),
-            Err(error) => line.verdict = redact_uncut(&format!("cannot be listed: {error}")),
-        }
-    } else {
-        line.objects = sweep.count().await.ok().and_then(|count| count.objects);
-    }
-    line
-}
-
-/// `storedVersions` lists no old version. Whether that is true is on record, or has to be found out (PITFALLS A39); whether
-/// somebody still needs an old version is the next question.
-fn clean(definition: &Definition, proven: Option<&Record>) -> (String, String) {
-    let name = &definition.name;
-    if definition.versions.len() == 1 && proven.is_none() {
-        return ("it has one version only".to_owned(), "-".to_owned());
-    }
-    let old = droppable(definition, &Owners::default());
-    let ask = old
-        .first()
-        .map(|version| format!("exuvia storage droppable {name} {version}"));
-    match proven {
-        Some(record) if record.patrolled => (
-            format!("proven at generation {}", record.generation),
-            ask.unwrap_or_else(|| "-".to_owned()),
-        ),
-        Some(record) => (
-            format!("migrated at generation {}, not patrolled", record.generation),
-            format!("exuvia storage migrate {name} --patrol"),
-        ),
-        None => (
-            "storedVersions is clean, not proven".to_owned(),
-            match ask {
-                Some(ask) => format!("{ask} --prove"),
-                None => format!("exuvia storage migrate {name} --verify full"),
-            },
-        ),
+/// All CRDs for somebody who will want to list what they define: a right that is missing is named with the others.
+async fn crds_for(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Vec<CustomResourceDefinition>> {
+    match list(client).await {
+        Ok(crds) => Ok(crds),
+        Err(error) => Err(explained(client, error, wanted).await),
     }
 }
 
-impl Line {
-    /// What the metadata of all objects adds to what the CRD says.
-    fn add(&mut self, definition: &Definition, survey: Survey, migrate: &str) {
-        self.objects = Some(survey.objects);
-        let version_of = |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
-        let named: Vec<String> = survey.owners.versions().map(version_of).collect();
-        let list = |versions: Vec<&String>| versions.into_iter().cloned().collect::<Vec<_>>().join(", ");
-        // An entry at a version that the CRD does not have any more: the next apply to that object answers 500.
-        let gone: Vec<&String> = named
-            .iter()
-            .filter(|version| definition.version(version).is_none())
-            .collect();
-        let elsewhere: Vec<&String> = named
-            .iter()
-            .filter(|version| **version != definition.crd.storage && !gone.contains(version))
-            .collect();
-        if !gone.is_empty() {
-            self.verdict = format!("apply is broken: managedFields name {}", list(gone));
-            migrate.clone_into(&mut self.next);
-        } else if !elsewhere.is_empty() && definition.crd.old_versions().is_empty() {
-            self.verdict = format!("fields are owned at {}", list(elsewhere.clone()));
-            let shed: Vec<String> = elsewhere
-                .iter()
-                .map(|version| format!("--shed {version}"))
-                .collect();
-            self.next = format!("to drop it: {migrate} {}", shed.join(" "));
-        }
-        self.owners = Some(survey.owners.by_version);
-    }
+async fn list(client: &Client) -> Result<Vec<CustomResourceDefinition>, kube::Error> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let all = ListParams::default();
+    let list = RetryPolicy::default().read(|| crds.list(&all)).await?;
+    Ok(list.items)
+}
 
-    fn objects(&self) -> String {
-        self.objects
-            .map_or_else(|| "?".to_owned(), |objects| objects.to_string())
+/// What `StorageMigration`s say, by CRD, where they are installed and wanted; and what there is to say if they cannot be read.
+async fn migrations_among(
+    client: &Client,
+    crds: &[CustomResourceDefinition],
+    wanted: bool,
+) -> (Vec<(String, Migration)>, Vec<String>) {
+    let installed = || {
+        crds.iter()
+            .any(|crd| crd.name_any() == exuvia_api::StorageMigration::crd_name())
+    };
+    if !wanted || !installed() {
+        return (Vec::new(), Vec::new());
     }
-
-    fn row(&self) -> Vec<String> {
-        let opted_in = match (&self.excluded, self.opted_in) {
-            (Some(reason), _) => format!("excluded: {reason}"),
-            (None, Some(true)) => "yes".to_owned(),
-            (None, _) => "no".to_owned(),
-        };
-        let mut row = vec![
-            self.crd.clone(),
-            self.storage_version.clone(),
-            self.stored_versions.join(","),
-            self.objects(),
-            opted_in,
-        ];
-        if let Some(owners) = &self.owners {
-            let at = |(version, managers): (&String, &BTreeMap<String, Owner>)| {
-                let version = version.rsplit('/').next().unwrap_or_default();
-                format!(
-                    "{version}: {}",
-                    managers.keys().cloned().collect::<Vec<_>>().join(" ")
-                )
-            };
-            row.push(owners.iter().map(at).collect::<Vec<_>>().join("; "));
+    match migrations(client).await {
+        Ok(migrations) => (migrations, Vec::new()),
+        Err(error) => {
+            let said = super::sentence(&error.into());
+            let help = exuvia_storage::MissingRule::named_in(&said)
+                .map(|rule| format!("; add to the role: {rule}"))
+                .unwrap_or_default();
+            let note = format!("what StorageMigrations tell of blockers is not known: {said}{help}");
+            (Vec::new(), vec![note])
         }
-        row.extend([self.verdict.clone(), self.next.clone()]);
-        row
     }
+}
+
+/// A line for each CRD, in their order.
+async fn lines(
+    client: &Client,
+    crds: Vec<CustomResourceDefinition>,
+    look: bool,
+    migrations: &[(String, Migration)],
+    tally: &Tally,
+) -> Vec<Line> {
+    tally.found(crds.len());
+    let lines = stream::iter(crds).map(|crd| async move {
+        let migration = migrations
+            .iter()
+            .find(|(resource, _)| *resource == crd.name_any());
+        let migration = migration.map(|(_, migration)| migration.clone());
+        let line = Line::read(client, &crd, look, migration).await;
+        tally.done();
+        line
+    });
+    lines.buffered(AT_ONCE).collect().await
 }

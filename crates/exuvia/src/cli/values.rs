@@ -30,3 +30,12 @@ pub(super) fn crd(text: &str) -> Result<String, &'static str> {
 pub(super) fn duration(text: &str) -> Result<Duration, exuvia_api::BadDuration> {
     exuvia_api::parse_duration(text)
 }
+
+/// A duration that is not zero: nobody wants to ask without a pause.
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(duration) if duration.is_zero() => Err("not an interval: expected more than 0s".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,220 @@
+//! One CRD's line: what it stores, what that means, what to do next.
+
+use std::collections::BTreeMap;
+
+use exuvia_storage::definition::Definition;
+use exuvia_storage::record::Record;
+use exuvia_storage::{EXCLUDE_ANNOTATION, MissingRule, OptIn, Owner, excluded, redact_uncut};
+use exuvia_sweep::Sweep;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use serde::Serialize;
+
+use super::advice::Advice;
+use super::blockers::{self, Blocker, Migration, blockers};
+use super::ownership::Ownership;
+use crate::cli::output::seconds;
+use crate::cli::table::{Part, Row};
+
+/// One CRD's line.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line {
+    /// The kubeconfig's context, if one was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context: Option<String>,
+    pub(super) crd: String,
+    storage_version: String,
+    stored_versions: Vec<String>,
+    /// `None`: it cannot be counted.
+    objects: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opted_in: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excluded: Option<String>,
+    /// Why it does not take part although something about it looks as if it should.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+    verdict: String,
+    /// The command to run next; `-`: none.
+    next: String,
+    /// What has to be done by hand before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<String>,
+    /// What the command costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price: Option<String>,
+    /// The rule that is missing to look at its objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) missing_rule: Option<MissingRule>,
+    /// What a sweep of ours has proven about the CRD as it is now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proven: Option<Record>,
+    /// By version, who owns fields at it; only where every object was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owners: Option<BTreeMap<String, BTreeMap<String, Owner>>>,
+    /// What holds old versions; only where every object was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blockers: Option<Vec<Blocker>>,
+    /// What the operator's migration of it says, if it was asked for and there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    migration: Option<Migration>,
+}
+
+/// What a row shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) context: bool,
+    pub(super) opted_in: bool,
+    pub(super) owners: bool,
+    pub(super) blockers: bool,
+}
+
+impl Line {
+    /// What one CRD comes to. A CRD whose objects cannot be listed has a line like any other. With `look`, the metadata of
+    /// all objects is looked at; `migration` is what is known of it otherwise.
+    pub(super) async fn read(
+        client: &Client,
+        crd: &CustomResourceDefinition,
+        look: bool,
+        migration: Option<Migration>,
+    ) -> Self {
+        let definition = &Definition::read(crd);
+        let record = Record::read(crd);
+        let mut objects = None;
+        let mut seen = None;
+        let mut unlisted = None;
+        if let Some(endpoint) = definition.endpoint() {
+            let sweep = Sweep::of(client.clone(), &definition.resource(endpoint));
+            if look {
+                match Ownership::look(definition, sweep).await {
+                    Ok(look) => (objects, seen) = (Some(look.objects), Some(look)),
+                    Err(error) => unlisted = Some(error.to_string()),
+                }
+            } else {
+                match sweep.count().await {
+                    Ok(count) => objects = count.objects,
+                    Err(error) => unlisted = Some(error.to_string()),
+                }
+            }
+        }
+        let advice = Advice::on(definition, record.as_ref(), seen.as_ref());
+        let held = |seen: &Ownership| blockers(definition, record.as_ref(), seen, migration.as_ref());
+        let missing_rule = unlisted.as_deref().and_then(MissingRule::named_in);
+        let verdict = match (&unlisted, &missing_rule) {
+            (Some(_), Some(_)) => format!("{}; not allowed to list its objects", advice.verdict),
+            (Some(why), None) => redact_uncut(&format!("{}; {why}", advice.verdict)),
+            (None, _) => advice.verdict,
+        };
+        Self {
+            context: None,
+            crd: definition.name.clone(),
+            storage_version: definition.crd.storage.clone(),
+            stored_versions: definition.crd.stored.clone(),
+            objects,
+            opted_in: None,
+            excluded: None,
+            note: None,
+            verdict,
+            next: advice.command.unwrap_or_else(|| "-".to_owned()),
+            first: advice.first,
+            price: advice.price,
+            missing_rule,
+            blockers: seen.as_ref().map(held),
+            owners: seen.map(|seen| seen.owners.by_version),
+            migration,
+            proven: record.map(|record| Record {
+                at: seconds(record.at),
+                ..record
+            }),
+        }
+    }
+
+    /// Of the cluster with this context.
+    pub(super) fn of(self, context: Option<String>) -> Self {
+        Self { context, ..self }
+    }
+
+    /// Whether it takes part, and why not where that may surprise.
+    pub(super) fn judged_by(mut self, opt_in: &OptIn, definition: &Definition) -> Self {
+        let OptIn { label, .. } = opt_in;
+        self.opted_in = Some(opt_in.includes(definition));
+        self.excluded = excluded(definition).map(str::to_owned);
+        self.note = match definition.labels.get(&label.key) {
+            Some(value) if *value != label.value => Some(format!(
+                "the label {}={value} does not opt in: its value must be {:?}",
+                label.key, label.value
+            )),
+            Some(_) if self.excluded.is_none() && definition.annotations.contains_key(EXCLUDE_ANNOTATION) => {
+                Some(format!(
+                    "the label {label} does not opt in: the annotation {EXCLUDE_ANNOTATION} excludes it, without a reason"
+                ))
+            }
+            _ => None,
+        };
+        self
+    }
+
+    fn cells(&self, shown: Shown) -> Vec<Vec<Part>> {
+        let text = |text: String| vec![Part::Text(text)];
+        let mut cells = Vec::new();
+        if shown.context {
+            cells.push(text(self.context.clone().unwrap_or_default()));
+        }
+        let objects = self
+            .objects
+            .map_or_else(|| "?".to_owned(), |objects| objects.to_string());
+        cells.extend(
+            [
+                self.crd.clone(),
+                self.storage_version.clone(),
+                self.stored_versions.join(","),
+                objects,
+            ]
+            .map(text),
+        );
+        if shown.opted_in {
+            let opted_in = match (&self.excluded, self.opted_in) {
+                (Some(_), _) => "excluded",
+                (None, Some(true)) => "yes",
+                (None, _) => "no",
+            };
+            cells.push(text(opted_in.to_owned()));
+        }
+        if shown.owners {
+            let at = |(version, managers): (&String, &BTreeMap<String, Owner>)| {
+                let version = version.rsplit('/').next().unwrap_or_default();
+                let managers: Vec<&str> = managers.keys().map(String::as_str).collect();
+                format!("{version}: {}", managers.join(" "))
+            };
+            let owners = self.owners.iter().flatten().map(at);
+            cells.push(text(owners.collect::<Vec<_>>().join("; ")));
+        }
+        cells.push(text(self.verdict.clone()));
+        let mut next = Vec::new();
+        if let Some(first) = &self.first {
+            let then = if self.next == "-" { "" } else { ", then" };
+            next.push(Part::Text(format!("{first}{then}")));
+        }
+        if self.next != "-" || next.is_empty() {
+            next.push(Part::Command(self.next.clone()));
+        }
+        if let Some(price) = &self.price {
+            next.push(Part::Text(format!("(price: {price})")));
+        }
+        cells.push(next);
+        cells
+    }
+
+    pub(super) fn row(&self, shown: Shown) -> Row {
+        let mut below = Vec::new();
+        if shown.blockers {
+            below.extend(self.blockers.iter().flat_map(|held| blockers::lines(held)));
+            below.extend(self.migration.iter().flat_map(Migration::lines));
+        }
+        Row {
+            cells: self.cells(shown),
+            below,
+        }
+    }
+}
