@@ -18,6 +18,9 @@ use crate::forbidden::MissingRule;
 /// Under whose name it is asked. Nothing is stored, so the name is seen in audit logs only.
 const ASKER: &str = "exuvia-asks";
 
+/// An object with more fields than this is not asked about: a map of user data may have any number.
+const MOST_FIELDS: usize = 2_000;
+
 /// Where a field stands, and how to ask for its owner.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Leaf {
@@ -44,7 +47,14 @@ pub(crate) async fn owned_at(
         FieldsV1(fields.map_or_else(|| json!({}), |fields| json!({"f:metadata": fields})))
     };
     let mut owned: Vec<FieldsV1> = entries.iter().map(metadata).collect();
-    for leaf in leaves_of(&object.data, schema) {
+    let leaves = leaves_of(&object.data, schema);
+    if leaves.len() > MOST_FIELDS {
+        let number = leaves.len();
+        return Err(format!(
+            "it has {number} fields, and the server is asked for {MOST_FIELDS} at most"
+        ));
+    }
+    for leaf in leaves {
         let through_status = has_status && leaf.path.first().is_some_and(|first| first == "f:status");
         let of_this_part =
             |entry: &ManagedFieldsEntry| through_status == (entry.subresource.as_deref() == Some("status"));
