@@ -25,6 +25,7 @@ impl Watching {
             .args(["plan", "--watch", "--interval", "200ms"])
             .args(flags)
             .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
+            .env_remove("COLUMNS")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
