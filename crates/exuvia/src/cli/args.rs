@@ -10,7 +10,8 @@ use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 
 use super::operator::OperatorArgs;
 use super::output::Format;
-use super::values::{duration, group, interval};
+use super::plan::PlanArgs;
+use super::values::{duration, group};
 
 /// What nobody should have to guess.
 const WORDS: &str = "Words: to settle is to wait until every API server has understood a change of the CRD; a patrol looks \
@@ -112,64 +113,6 @@ impl OptInArgs {
             label: self.opt_in_label.clone(),
             groups: self.groups.clone(),
             crds: Vec::new(),
-        }
-    }
-}
-
-/// Arguments of `exuvia plan`.
-#[derive(Clone, Debug, Args)]
-pub struct PlanArgs {
-    /// Also look at every object's managedFields: who owns fields at which version, and where apply is broken already
-    #[arg(long)]
-    pub ownership: bool,
-    /// Look again and again until Ctrl-C: a terminal is drawn over, a pipe gets only what changed
-    #[arg(short, long)]
-    pub watch: bool,
-    /// With --watch: how long to wait between two looks
-    #[arg(long, default_value = "5s", value_parser = interval, requires = "watch")]
-    pub interval: Duration,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub opt_in: OptInArgs,
-    /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// A context of the kubeconfig (repeatable: all clusters in one table)
-    #[arg(long = "context", value_name = "CONTEXT", conflicts_with = "all_contexts")]
-    pub contexts: Vec<String>,
-    /// Every context of the kubeconfig: all clusters in one table
-    #[arg(long)]
-    pub all_contexts: bool,
-    /// How to print results
-    #[arg(short, long, value_enum, default_value_t)]
-    pub output: PlanFormat,
-}
-
-/// How a plan is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PlanFormat {
-    /// A table; on a narrow terminal sentences go below their row
-    #[default]
-    Table,
-    /// Also what holds each old version: who writes at it, which entries, what a migration did not do. Looks at the metadata
-    /// of all objects
-    Wide,
-    /// JSON; with --ownership also what holds each old version
-    Json,
-    /// YAML, with the same fields
-    Yaml,
-}
-
-impl PlanFormat {
-    pub(super) fn is_for_people(self) -> bool {
-        matches!(self, Self::Table | Self::Wide)
-    }
-
-    pub(super) fn format(self) -> Format {
-        match self {
-            Self::Table | Self::Wide => Format::Table,
-            Self::Json => Format::Json,
-            Self::Yaml => Format::Yaml,
         }
     }
 }

@@ -28,6 +28,7 @@ pub use args::*;
 pub use operator::{LogFormatArg, OperatorArgs};
 pub use output::Format;
 pub(crate) use output::remark;
+pub use plan::{PlanArgs, PlanFormat};
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {

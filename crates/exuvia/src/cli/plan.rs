@@ -1,6 +1,7 @@
 //! `exuvia plan` and `exuvia storage status`: every CRD of one or several clusters, what it still stores, what to do next.
 
 mod advice;
+mod args;
 mod blockers;
 mod line;
 mod ownership;
@@ -20,11 +21,12 @@ use kube::api::ListParams;
 use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use tokio::sync::OnceCell;
 
+pub use self::args::{PlanArgs, PlanFormat};
 use self::blockers::{Migration, migrations};
 use self::line::{Line, Shown};
 use self::rights::{Wanted, explained};
 use self::round::{Round, columns, notes_on_rights};
-use super::args::{ClusterArgs, PlanArgs, PlanFormat, StatusArgs};
+use super::args::{ClusterArgs, StatusArgs};
 use super::bars::{Tally, tally};
 use super::cluster::{Cluster, contexts};
 use super::output::{Format, remark};

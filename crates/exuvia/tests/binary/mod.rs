@@ -11,7 +11,11 @@ use serde_json::Value;
 /// The binary, with a kubeconfig.
 pub(crate) async fn exuvia(kubeconfig: PathBuf, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
-    command.args(args).env("KUBECONFIG", kubeconfig);
+    // As in a pipe: nothing says how wide the screen is.
+    command
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env_remove("COLUMNS");
     tokio::task::spawn_blocking(move || command.output().unwrap())
         .await
         .unwrap()

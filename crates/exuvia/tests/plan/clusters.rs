@@ -61,6 +61,28 @@ async fn two_clusters_are_one_table_and_one_that_fails_hides_neither() {
         "{all}"
     );
 
+    let only_east = "east.clusters.example.com";
+    flipped(&east.client().unwrap(), only_east, 1).await;
+    let both = [
+        "plan",
+        "--context",
+        "east",
+        "--context",
+        "west",
+        "--groups",
+        only_east,
+    ];
+    let said = exuvia(file.path().to_owned(), &both).await;
+    assert!(said.status.success(), "{}", printed(&said));
+    let said = text(&said.stdout);
+    let of_west = said.lines().find(|line| line.starts_with("west ")).unwrap();
+    assert!(
+        of_west.contains("there is no CRD in group east.clusters.example.com"),
+        "{said}"
+    );
+    let said = json_of(&exuvia(file.path().to_owned(), &[&both[..], &["-o", "json"]].concat()).await);
+    assert_eq!(said.as_array().unwrap().len(), 1, "machines count CRDs: {said}");
+
     let misspelt = plan(&["--context", "east", "--context", "wset"]).await;
     assert_eq!(misspelt.status.code(), Some(1));
     let said = text(&misspelt.stdout);
@@ -105,20 +127,6 @@ async fn clusters_are_asked_at_the_same_time() {
     assert_eq!(
         text(&said.stdout).matches("error: ").count(),
         2,
-        "{}",
-        printed(&said)
-    );
-}
-
-#[tokio::test]
-async fn a_cluster_without_crds_has_a_row_that_says_so() {
-    let control_plane = ControlPlane::shared().await;
-    let file = kubeconfig(&[("one", control_plane.admin())], None);
-    let args = ["plan", "--all-contexts", "--groups", "nothing.example.com"];
-    let said = exuvia(file.path().to_owned(), &args).await;
-    assert!(said.status.success(), "{}", printed(&said));
-    assert!(
-        text(&said.stdout).contains("there is no CRD in group nothing.example.com"),
         "{}",
         printed(&said)
     );

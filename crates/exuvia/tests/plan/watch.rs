@@ -25,6 +25,7 @@ impl Watching {
             .args(["plan", "--watch", "--interval", "200ms"])
             .args(flags)
             .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
+            .env_remove("COLUMNS")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -172,12 +173,22 @@ async fn a_watch_that_nobody_reads_any_more_ends() {
     let control_plane = ControlPlane::shared().await;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let status = Command::new(env!("CARGO_BIN_EXE_exuvia"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_exuvia"))
         .args(["plan", "--watch", "--groups", "nobody.watch.net"])
         .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
         .stdout(writer)
         .stderr(Stdio::null())
-        .status()
+        .spawn()
         .unwrap();
-    assert_eq!(status.code(), Some(0));
+    let deadline = Instant::now() + PATIENCE;
+    let code = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(code, Some(0));
 }

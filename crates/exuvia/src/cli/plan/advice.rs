@@ -195,7 +195,7 @@ impl Held {
         let mut price = None;
         if let Some((managers, field)) = &self.left {
             verdict.push_str(&format!(
-                "; the migration left entries that do not fit {storage}, such as {field}: the conversion webhook renames it"
+                "; the migration left entries that do not fit {storage}, such as {field}, which the conversion webhook renames or drops"
             ));
             command.push_str(" --managed-fields drop");
             let (who, forget, their) = match managers.as_slice() {

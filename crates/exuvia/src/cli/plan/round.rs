@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::line::{Line, Shown};
 use super::rights::{Wanted, rules};
-use super::{Target, crds_for, lines, migrations_among, no_crds};
-use crate::cli::args::{PlanArgs, PlanFormat};
+use super::{PlanArgs, PlanFormat, Target, crds_for, lines, migrations_among, no_crds};
+
 use crate::cli::bars::Tally;
 use crate::cli::cluster::Cluster;
 use crate::cli::output::count;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::round::{Entry, Round, table};
-use super::{Target, noted, tell};
-use crate::cli::args::PlanArgs;
+use super::{PlanArgs, PlanFormat, Target, noted, tell};
+
 use crate::cli::bars::Tally;
 use crate::cli::output::{say_while_read, seconds};
 use crate::cli::table::{screen_height, screen_width};
@@ -82,14 +82,15 @@ fn drawn(round: &Round, args: &PlanArgs, is_first: bool) -> String {
         lines.push(&left);
     }
     let clear = if is_first { "\u{1b}[2J" } else { "" };
-    let lines: Vec<String> = lines.iter().map(|line| format!("{line}\u{1b}[K\n")).collect();
+    // Cleared before it is written: at the end of a line as wide as the screen, that would take its last letter.
+    let lines: Vec<String> = lines.iter().map(|line| format!("\u{1b}[2K{line}\n")).collect();
     format!("{clear}\u{1b}[H{}\u{1b}[J", lines.concat())
 }
 
 /// YAML needs a mark between documents; the rest does not.
 fn document(text: String, args: &PlanArgs) -> String {
     match args.output {
-        crate::cli::args::PlanFormat::Yaml => format!("---\n{text}"),
+        PlanFormat::Yaml => format!("---\n{text}"),
         _ => text,
     }
 }
