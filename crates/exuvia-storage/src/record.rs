@@ -37,6 +37,9 @@ pub struct Record {
     pub at: Timestamp,
     /// Whether the patrol has been since, and found nothing.
     pub patrolled: bool,
+    /// Versions that managedFields entries go on naming, because nobody could tell what they own at the storage version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 impl Record {
@@ -125,6 +128,7 @@ mod tests {
             r1: "17".parse().ok(),
             at: Timestamp::from_second(1_800_000_000).unwrap(),
             patrolled: false,
+            left: vec!["v1alpha1".into()],
         }
     }
 

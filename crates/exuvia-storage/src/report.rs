@@ -63,6 +63,9 @@ pub struct Report {
     /// One of them, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmoved_example: Option<String>,
+    /// The versions that those name; `None`: nothing was rewritten.
+    #[serde(skip)]
+    pub left: Option<Vec<String>>,
     /// What etcd itself showed right before the trim, if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<crate::audit::Report>,

@@ -1,7 +1,8 @@
 //! One object of the rewrite sweep: one write that re-encodes it and moves its managedFields entries.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use exuvia_sweep::{Pressure, ResourceVersion, Verdict};
 use exuvia_write::{Effect, Error, ErrorClass, Moved, Plan, Writer, lost_owners};
@@ -54,6 +55,19 @@ pub(crate) struct Found {
     pub(crate) unmoved: AtomicU64,
     /// One of them, and why.
     pub(crate) unmoved_example: OnceLock<String>,
+    /// The versions that those name.
+    unmoved_versions: Mutex<BTreeSet<String>>,
+}
+
+impl Found {
+    /// The versions that entries go on naming.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let versions = self
+            .unmoved_versions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        versions.iter().cloned().collect()
+    }
 }
 
 impl Rewriter {
@@ -208,6 +222,19 @@ impl Rewriter {
         self.found.unmoved.fetch_add(1, Ordering::Relaxed);
         let example = format!("{}: {}", object_name(metadata), redact(why));
         let _ = self.found.unmoved_example.set(example);
+        if let Some(definition) = &self.definition {
+            let named = entries(metadata)
+                .iter()
+                .filter_map(|entry| entry.api_version.as_deref());
+            let old = definition.old_among(named);
+            let versions = old.iter().filter_map(|named| named.rsplit('/').next());
+            let mut left = self
+                .found
+                .unmoved_versions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            left.extend(versions.map(str::to_owned));
+        }
     }
 
     /// Takes our own entry off the object again, if our write has left one.

@@ -181,14 +181,20 @@ async fn objects_that_fail_hold_the_version_and_the_answer_says_so() {
     assert_eq!(of_machine["holders"][0]["holds"], "bytes", "{of_machine}");
 }
 
-/// A webhook that has no place at v1 for one field of v1alpha1.
-async fn forgetful(control_plane: &ControlPlane, widgets: &Widgets) -> WebhookServer {
+/// A webhook that renames a field, and takes no other value of it than it has: so it cannot be asked who owns it.
+async fn taciturn(control_plane: &ControlPlane, widgets: &Widgets) -> WebhookServer {
     let webhooks = control_plane.webhooks().await.unwrap();
     webhooks.on_convert(Conversion::by(|mut object, to| {
-        if to.ends_with("/v1")
-            && let Some(spec) = object["spec"].as_object_mut()
+        let (from, into) = if to.ends_with("/v1") {
+            ("color", "paint")
+        } else {
+            ("paint", "color")
+        };
+        if let Some(spec) = object["spec"].as_object_mut()
+            && let Some(value) = spec.remove(from)
         {
-            spec.remove("color");
+            assert_eq!(value, "green");
+            spec.insert(into.to_owned(), value);
         }
         object["apiVersion"] = json!(to);
         object
@@ -196,7 +202,9 @@ async fn forgetful(control_plane: &ControlPlane, widgets: &Widgets) -> WebhookSe
     let mut crd = widgets.crd("v1alpha1");
     crd["spec"]["conversion"] = webhooks.conversion();
     let new = &mut crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    new["properties"].as_object_mut().unwrap().remove("color");
+    let properties = new["properties"].as_object_mut().unwrap();
+    let color = properties.remove("color").unwrap();
+    properties.insert("paint".into(), color);
     let client = control_plane.client().unwrap();
     widgets.install_crd(&client, crd).await.unwrap();
     webhooks
@@ -207,7 +215,7 @@ async fn entries_that_cannot_be_moved_are_told_of_and_what_was_to_be_shed_and_is
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
     let widgets = Widgets::in_group("unmovable.example.com");
-    let _webhooks = forgetful(control_plane, &widgets).await;
+    let _webhooks = taciturn(control_plane, &widgets).await;
     widgets.create(&client, "v1alpha1", 2).await.unwrap();
     widgets.flip_storage(&client, "v1").await.unwrap();
     let crd = widgets.crd_name();

@@ -70,7 +70,14 @@ impl Engine {
             r1: pass.r1,
             at: self.clock.now(),
             patrolled: false,
+            left: self.left(),
         }
+    }
+
+    /// What this pass left, or else the one that is on record.
+    fn left(&self) -> Vec<String> {
+        let on_record = || self.record.as_ref().map(|record| record.left.clone());
+        self.report.left.clone().or_else(on_record).unwrap_or_default()
     }
 
     /// The last gate before the trim, if the user can read etcd: the only proof there is.

@@ -77,6 +77,7 @@ impl Engine {
         }
         self.report.unmoved = found.unmoved.load(Ordering::Relaxed);
         self.report.unmoved_example = found.unmoved_example.get().cloned();
+        self.report.left = Some(found.left());
         let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };

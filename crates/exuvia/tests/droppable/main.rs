@@ -57,6 +57,7 @@ async fn put_on_record(client: &Client, widgets: &Widgets, patrolled: bool) {
         r1: None,
         at: Timestamp::now(),
         patrolled,
+        left: Vec::new(),
     };
     record.write(&mut crd);
     // Without a resourceVersion: the server writes conditions too, and a conflict would be no news.

@@ -23,6 +23,7 @@ fn some_pass() -> Pass {
         trimmed: true,
         trimmed_at: Some(at),
         patrolled: true,
+        left: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use exuvia_storage::droppable::{droppable, older};
 use exuvia_storage::record::Record;
 use exuvia_storage::{Owners, excluded};
 
-use super::ownership::Ownership;
+use super::ownership::{Misfits, Ownership};
 
 /// The state of a CRD in a sentence, and one command that changes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -153,11 +153,12 @@ impl Held {
                     held.managers.push(manager);
                 }
             }
-            // A migration has been there since they were written, and they do not fit: the next one leaves them, too.
-            let misfits = seen
-                .misfits
-                .get(version)
-                .filter(|misfits| record.is_some_and(|record| misfits.oldest <= Some(record.at)));
+            // A migration has tried since they were written, and could not tell what they own: nor can the next one.
+            let is_left = |misfits: &&Misfits| {
+                record
+                    .is_some_and(|record| record.left.contains(version) && misfits.oldest <= Some(record.at))
+            };
+            let misfits = seen.misfits.get(version).filter(is_left);
             if let Some(misfits) = misfits {
                 let left = held
                     .left
@@ -231,7 +232,6 @@ mod tests {
     use exuvia_storage::Verified;
     use serde_json::{Value, json};
 
-    use super::super::ownership::Misfits;
     use super::*;
 
     const MIGRATED: &str = "2026-11-16T12:00:00.5Z";
@@ -262,6 +262,7 @@ mod tests {
             r1: None,
             at: MIGRATED.parse().unwrap(),
             patrolled: true,
+            left: vec!["v1alpha1".into()],
         }
     }
 
@@ -318,6 +319,10 @@ mod tests {
             None,
             Some(Record {
                 at: BEFORE.parse().unwrap(),
+                ..record()
+            }),
+            Some(Record {
+                left: vec!["v1beta1".into()],
                 ..record()
             }),
         ] {
