@@ -23,7 +23,6 @@ fn some_pass() -> Pass {
         trimmed: true,
         trimmed_at: Some(at),
         patrolled: true,
-        left: Vec::new(),
     }
 }
 
