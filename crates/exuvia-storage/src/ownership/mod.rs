@@ -1,6 +1,7 @@
 //! Who owns fields at which version: what shall become of old entries, and what is left of them.
 
 mod asked;
+mod leaves;
 mod reshape;
 mod shape;
 

@@ -89,7 +89,10 @@ async fn an_apply_of_nothing_stores_the_object_anew_owns_nothing_and_creates_not
     let whole = stage.writer.get(&api, &widget.metadata).await.unwrap();
     assert_eq!(json!(whole)["spec"], json!(widget)["spec"]);
     let direct = stage.widgets.api(&stage.direct, "v1");
-    direct.delete("w", &kube::api::DeleteParams::default()).await.unwrap();
+    direct
+        .delete("w", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
     let gone = stage.writer.rewrite_by_apply(&api, &types, &widget.metadata);
     assert_eq!(gone.await.unwrap_err().class(), ErrorClass::Conflict);
     assert!(direct.get_opt("w").await.unwrap().is_none(), "it was not created");
