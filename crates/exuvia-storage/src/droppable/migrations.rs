@@ -14,7 +14,7 @@ pub struct Migration {
     pub resource: String,
     /// Where it is on its way.
     pub phase: Phase,
-    /// Whether a pass was ever begun.
+    /// Whether a pass was begun and has not come to its end.
     pub begun: bool,
 }
 
@@ -22,16 +22,18 @@ impl Migration {
     /// Reads one.
     pub fn read(migration: &StorageMigration) -> Self {
         let status = migration.status.as_ref();
+        let pass = status.and_then(|status| status.pass.as_ref());
+        let is_over = pass.is_some_and(|pass| pass.patrolled || !pass.wanted);
         Self {
             name: migration.name_any(),
             resource: migration.spec.resource.clone(),
             phase: status.and_then(|status| status.phase).unwrap_or_default(),
-            begun: status.is_some_and(|status| status.observed.is_some()),
+            begun: status.is_some_and(|status| status.observed.is_some()) && !is_over,
         }
     }
 
-    /// Whether it is at work, or stopped with work undone. One that was stopped before it began has changed nothing: it was
-    /// suspended, or is a second one for its resource.
+    /// Whether it is at work, or stopped with work undone. One that was stopped before it began, or after its end, leaves
+    /// nothing undone: it was suspended, or is a second one for its resource.
     pub fn is_under_way(&self) -> bool {
         match self.phase {
             Phase::Migrated => false,
@@ -52,5 +54,33 @@ pub async fn migrations(client: &Client) -> Result<Vec<Migration>, String> {
             ErrorClass::Gone | ErrorClass::Missing | ErrorClass::Denied => Ok(Vec::new()),
             _ => Err(brief(&error)),
         },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_that_is_suspended_holds_a_version_only_if_something_of_its_pass_is_left() {
+        for (pass, held) in [
+            (json!({"wanted": true}), true),
+            (json!({"wanted": true, "patrolled": true}), false),
+            (json!({}), false), // there was nothing to do
+        ] {
+            let migration: StorageMigration = serde_json::from_value(json!({
+                "apiVersion": "exuvia.dev/v1beta1", "kind": "StorageMigration", "metadata": {"name": "m"},
+                "spec": {"resource": "widgets.example.com", "suspend": true},
+                "status": {
+                    "phase": "Suspended", "pass": pass,
+                    "observed": {"uid": "u", "generation": 2, "storageVersion": "v1"},
+                },
+            }))
+            .unwrap();
+            assert_eq!(Migration::read(&migration).is_under_way(), held, "{pass}");
+        }
     }
 }

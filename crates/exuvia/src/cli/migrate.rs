@@ -67,8 +67,12 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             });
         references::run(&cluster, &writer, args, ended_well.collect()).await?;
     }
-    if !args.dry_run && !control.is_cancelled() {
-        verdicts::run(&cluster, args, &mut summaries).await;
+    if !args.dry_run {
+        tokio::select! {
+            biased;
+            () = control.cancelled() => {}
+            () = verdicts::run(&cluster, args, &mut summaries) => {}
+        }
     }
     for summary in &mut summaries {
         summary.conclude();

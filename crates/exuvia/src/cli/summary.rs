@@ -1,7 +1,7 @@
 //! How a migration ended, for people and for machines, and what there is to do next.
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::{Answer, Verdict};
+use exuvia_storage::droppable::{Answer, Verdict, left_behind};
 use exuvia_storage::loss::Tense;
 use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
@@ -81,10 +81,12 @@ impl Summary {
         self
     }
 
-    /// Whether every old version may be dropped.
+    /// Whether every old version was judged, and may be dropped.
     pub(super) fn is_droppable(&self) -> bool {
+        let definition = self.definition.as_ref();
+        let old = definition.map(|definition| left_behind(definition, &self.report.stored_before));
         let answers = self.old_versions.iter().map(|verdict| verdict.answer);
-        Answer::of_all(answers) == Answer::Yes
+        old.unwrap_or_default().len() == self.old_versions.len() && Answer::of_all(answers) == Answer::Yes
     }
 
     /// Says what there is to do next.

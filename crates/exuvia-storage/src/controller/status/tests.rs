@@ -158,3 +158,81 @@ fn only_a_migrated_one_is_ready_and_only_trouble_stalls() {
         ("False".into(), "NotStalled".into())
     );
 }
+
+/// A process that comes later, and did not look itself, says the same.
+#[test]
+fn a_migrated_one_says_which_crd_it_speaks_of_what_went_and_what_becomes_of_each_old_version() {
+    let holder = Holder::new(
+        crate::droppable::Holds::Usage,
+        "1 watch is open: update the client",
+    );
+    let lost = Count {
+        objects: 2,
+        first: vec!["default/a".into(), "default/b".into()],
+    };
+    let mut losses = Losses::default();
+    (losses.accepted, losses.objects) = (true, 2);
+    losses.erased.insert("spec.legacy".into(), lost);
+    let done = News {
+        pass: Some(some_pass()),
+        losses: super::losses(&losses),
+        outlook: Some(Outlook {
+            droppable: vec!["v1alpha1".into()],
+            held: vec![("v1beta1".into(), holder.clone()), ("v1beta1".into(), holder)],
+            ..Outlook::default()
+        }),
+        ..News::of(Phase::Migrated, "every object is stored at v1", None)
+    };
+    let mut migration = told(&done);
+    let message = |migration: &StorageMigration| {
+        let conditions = migration.status.clone().unwrap().conditions;
+        let ready = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready");
+        ready.unwrap().message
+    };
+    let said = message(&migration);
+    assert_eq!(
+        said,
+        "every object is stored at v1 (generation 3 of the CRD); accepted by spec.acceptPruning: the rewrite erased \
+         spec.legacy (2 objects); v1alpha1 may be dropped; v1beta1 is held by usage: 1 watch is open: update the client (and 1 \
+         more in status.blockers)"
+    );
+    assert_eq!(migration.status.clone().unwrap().migrated_generation, Some(3));
+    let later = News {
+        outlook: None,
+        ..done
+    };
+    later.tell(&mut migration, Some(1));
+    assert_eq!(message(&migration), said);
+    News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
+    let status = migration.status.unwrap();
+    assert_eq!((status.migrated_generation, status.losses), (None, None));
+}
+
+#[test]
+fn what_a_status_lists_of_losses_is_bounded_and_the_rest_is_counted() {
+    let mut losses = Losses::default();
+    for number in 0..60 {
+        losses
+            .erased
+            .insert(format!("spec.f{number:02}"), Count::default());
+    }
+    losses.more_paths = 7;
+    let listed = super::losses(&losses).unwrap();
+    assert_eq!((listed.erased.len(), listed.more_fields), (50, 17));
+    assert_eq!(super::losses(&Losses::default()), None, "nothing is taken away");
+}
+
+#[test]
+fn what_is_at_rest_has_no_pace() {
+    let running = MigrationProgress {
+        total: 5,
+        done: 3,
+        rate: Some(2),
+        eta: Some(Time(Timestamp::from_second(1).unwrap())),
+        ..MigrationProgress::default()
+    };
+    let rest = at_rest(running);
+    assert_eq!((rest.total, rest.done, rest.rate, rest.eta), (5, 3, None, None));
+}
