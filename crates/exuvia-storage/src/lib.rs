@@ -42,6 +42,6 @@ pub use optin::{NotALabel, OptIn, OptInLabel, excluded, is_in_groups};
 pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners};
 pub use preflight::Obstacle;
-pub use redact::{redact, redact_uncut};
+pub use redact::{redact, redact_uncut, show_values};
 pub use report::{End, Report, Timings, Verified};
 pub use survey::Survey;
