@@ -6,7 +6,7 @@ use anyhow::Context;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::droppable;
 use exuvia_storage::record::Record;
-use exuvia_storage::{Owner, Owners, Survey, excluded, is_in_groups, redact_uncut};
+use exuvia_storage::{Owner, Owners, Survey, exclusion, is_in_groups, redact_uncut};
 use exuvia_sweep::Sweep;
 use exuvia_write::RetryPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -49,7 +49,10 @@ pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<()> {
         if is_in_groups(&definition.group, &opt_in.groups) {
             let mut line = line(&cluster, &crd, args.ownership).await;
             line.opted_in = Some(opt_in.includes(&definition));
-            line.excluded = excluded(&definition).map(str::to_owned);
+            line.excluded = exclusion(&definition).map(str::to_owned);
+            if line.excluded.is_some() {
+                "-".clone_into(&mut line.next); // somebody has said no, and `migrate` would not do it
+            }
             lines.push(line);
         }
     }
@@ -83,7 +86,7 @@ pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
         .iter()
         .find(|name| all.iter().all(|crd| crd.name_any() != **name))
     {
-        anyhow::bail!("there is no CRD named {unknown}: see `exuvia plan` for what there is");
+        anyhow::bail!(super::names::no_such_crd(unknown, &all));
     }
     let mut lines = Vec::new();
     for crd in all

@@ -88,13 +88,13 @@ async fn prove_sweeps_now_and_the_answer_rests_on_that() {
 #[tokio::test]
 async fn a_read_that_is_refused_for_a_moment_is_read_again_and_leaves_no_doubt() {
     let control_plane = ControlPlane::shared().await;
-    let widgets = proven(control_plane, "refused.example.com", 2).await;
+    let widgets = proven(control_plane, "readagain.example.com", 2).await;
     let proxy = control_plane.proxy().await.unwrap();
     let reads = [
         Match::method(Method::GET).resource("customresourcedefinitions"),
         Match::method(Method::GET).resource("storagemigrations"),
         Match::method(Method::GET).path("/apis"),
-        Match::method(Method::GET).path("/apis/refused.example.com/v1"),
+        Match::method(Method::GET).path("/apis/readagain.example.com/v1"),
     ];
     let refusals = reads.map(|read| proxy.inject(Rule::on(read).nth(1).then(Fault::refuse(429))));
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
