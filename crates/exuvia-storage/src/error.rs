@@ -69,8 +69,8 @@ pub enum Error {
 
     /// The etcd that was to be audited holds nothing of what was swept.
     #[error(
-        "etcd holds no object of {resource} below {prefix}, but {swept} were swept: this is another etcd, or the API server \
-         keeps them elsewhere (--etcd-prefix)"
+        "etcd holds no object of {resource} below {prefix}, but the API server shows {}: this is another cluster's etcd, or \
+         the API server keeps them elsewhere (--etcd-prefix)", crate::report::objects(*swept)
     )]
     NotThisEtcd {
         /// The resource.
@@ -82,7 +82,7 @@ pub enum Error {
     },
 
     /// The audit of etcd that was asked for failed.
-    #[error("etcd could not be audited before the trim: {0}")]
+    #[error("etcd cannot be audited, as --etcd-endpoint asks for before the trim: {0}")]
     Audit(#[source] Box<crate::audit::Error>),
 }
 

@@ -26,9 +26,9 @@ impl Default for OptInLabel {
     }
 }
 
-/// A label that is none.
+/// What is not a label.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no label; write key or key=value")]
+#[error("\"{0}\" is not a valid label; write key or key=value")]
 pub struct NotALabel(String);
 
 impl FromStr for OptInLabel {
@@ -87,6 +87,11 @@ impl OptIn {
         let excluded = annotations.contains_key(EXCLUDE_ANNOTATION);
         meant && labels.get(&self.label.key) == Some(&self.label.value) && !excluded
     }
+
+    /// Whether the CRD would take part, were it not [excluded](exclusion).
+    pub fn would_include(&self, definition: &Definition) -> bool {
+        self.takes(&definition.name, &definition.labels, &BTreeMap::new())
+    }
 }
 
 /// Whether a group is one of `groups` or below one. No groups at all, and `*`, stand for every group.
@@ -106,7 +111,13 @@ pub fn is_in_groups(group: &str, groups: &[String]) -> bool {
             .any(|wanted| wanted == "*" || group.strip_suffix(wanted.as_str()).is_some_and(below))
 }
 
-/// The reason for which a CRD is left out, if it is. An exclusion without a reason is none, as for `lint`.
+/// Why a CRD is left out, in words for people, if it is: an exclusion without a reason is one, too.
+pub fn exclusion(definition: &Definition) -> Option<&str> {
+    let is_excluded = definition.annotations.contains_key(EXCLUDE_ANNOTATION);
+    is_excluded.then(|| excluded(definition).unwrap_or("no reason is given"))
+}
+
+/// The reason for which a CRD is left out, if it is. An exclusion without a reason is not one, as for `lint`.
 pub fn excluded(definition: &Definition) -> Option<&str> {
     reason(&definition.annotations)
 }

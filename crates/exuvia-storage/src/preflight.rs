@@ -112,7 +112,7 @@ pub(crate) async fn answers(
         let class = error.class().as_str();
         return Some(Obstacle::NoAnswer {
             object: object_name(metadata),
-            message: without_values(client, &resource, named, class, redact(&text)).await,
+            message: without_values(client, &resource, Some(definition), named, class, redact(&text)).await,
             version,
         });
     }

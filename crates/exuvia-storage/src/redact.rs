@@ -1,18 +1,62 @@
-//! Takes values out of a server's messages: they may hold what nobody should read in a log (PITFALLS B27).
+//! Takes values out of a server's messages, and leaves causes in: who refused, which field, by which rule (PITFALLS B27).
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use kube::api::DynamicObject;
-use serde_json::Value;
+mod mask;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) use mask::{mask, only_causes};
 
 /// So much of a message is shown: a status names many objects.
 const LONGEST: usize = 512;
 /// Shorter texts than this are words; to take them out would leave nothing to read.
 const SHORTEST: usize = 6;
+/// What the API server calls a fault of a field. Those with `true` are followed by the value, if it is not left out.
+const FAULTS: [(&str, bool); 10] = [
+    ("Invalid value", true),
+    ("Unsupported value", true),
+    ("Duplicate value", true),
+    ("Not found", true),
+    ("Required value", false),
+    ("Forbidden", false),
+    ("Too long", false),
+    ("Too short", false),
+    ("Too many", false), // followed by how many there are
+    ("Too few", false),
+];
+/// Where the API server has no value to show, it names its type.
+const TYPES: [&str; 7] = [
+    "object", "array", "string", "integer", "number", "boolean", "null",
+];
+/// What the API server itself says of a conversion webhook, after "failed: ".
+const OF_CONVERTERS: [&str; 5] = [
+    "Post \"",
+    "no response provided",
+    "expected webhook response of ",
+    "expected response.uid=",
+    "unrecognized response type: ",
+];
+/// Said instead of a conversion webhook's words.
+const CONVERTER_UNSHOWN: &str =
+    "… (what it answered may quote objects and is not shown; see the webhook's own log)";
+
+static SHOWS_VALUES: AtomicBool = AtomicBool::new(false);
+
+/// From now on, and for the rest of this process, messages are shown whole, with what objects hold.
+///
+/// For a command that a person runs at a terminal and asks to do so. What it is told must not reach a log, a status or an
+/// event, so a controller never calls it.
+pub fn show_values() {
+    SHOWS_VALUES.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn shows_values() -> bool {
+    SHOWS_VALUES.load(Ordering::Relaxed)
+}
 
 /// The message with every rejected value replaced by `…`, on one line, 512 bytes at most.
 ///
-/// The API server quotes the value that it refuses: `spec.token: Invalid value: "s3cret": must be …`.
+/// The API server quotes the value that it refuses, and then says why. The reason stays: it is the schema's, or the words of
+/// whoever wrote the rule.
 ///
 /// ```
 /// use exuvia_storage::redact;
@@ -21,24 +65,62 @@ const SHORTEST: usize = 6;
 /// assert_eq!(redact(said), r#"Widget "a" is invalid: spec.token: Invalid value: …: must not be empty"#);
 /// let object = r#"spec: Invalid value: {"a":{"b":"s3cret"}}: spec.a in body must be of type string"#;
 /// assert_eq!(redact(object), "spec: Invalid value: …: spec.a in body must be of type string");
+/// let rule = "spec: Invalid value: must grow"; // an object is not quoted
+/// assert_eq!(redact(rule), rule);
 /// ```
 pub fn redact(message: &str) -> String {
-    cut(&redact_uncut(message), LONGEST).to_owned()
+    let redacted = redact_uncut(message);
+    if shows_values() {
+        return redacted;
+    }
+    cut(&redacted, LONGEST).to_owned()
 }
 
 /// As [`redact`], however long it is.
 pub fn redact_uncut(message: &str) -> String {
-    const MARK: &str = "value: ";
+    if shows_values() {
+        return one_line(message);
+    }
     let mut kept = String::new();
+    let mut values = Vec::new();
     let mut rest = message;
-    while let Some(at) = rest.find(MARK) {
-        kept.push_str(&rest[..at + MARK.len()]);
-        kept.push('…');
-        rest = &rest[at + MARK.len()..];
-        rest = &rest[end_of_value(rest)..];
+    while let Some(at) = next_value(rest) {
+        kept.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let end = end_of_value(rest);
+        let value = &rest[..end];
+        if end == 0 || TYPES.contains(&value.trim_matches('"')) {
+            kept.push_str(value);
+        } else {
+            kept.push('…');
+            values.extend(Some(value).filter(|value| value.starts_with('"')));
+        }
+        rest = &rest[end..];
     }
     kept.push_str(rest);
+    for value in values {
+        // Once more in the reason: `must be of type date: "s3cret"`.
+        kept = kept.replace(value, "…");
+    }
     one_line(without_converters_words(&kept))
+}
+
+/// Where the next value may begin: after a fault, or after anything else that ends in `value: `.
+fn next_value(text: &str) -> Option<usize> {
+    const VALUE: &str = "value: ";
+    let after_word = text.match_indices(VALUE).find_map(|(at, _)| {
+        let is_required = text[..at].ends_with("Required ");
+        (!is_required).then_some(at + VALUE.len())
+    });
+    let after_fault = FAULTS
+        .iter()
+        .filter(|(_, has_value)| *has_value)
+        .filter_map(|(fault, _)| {
+            let at = text.find(&format!("{fault}: "))?;
+            Some(at + fault.len() + 2)
+        })
+        .min();
+    after_word.into_iter().chain(after_fault).min()
 }
 
 fn one_line(text: impl AsRef<str>) -> String {
@@ -53,92 +135,69 @@ fn without_converters_words(message: &str) -> std::borrow::Cow<'_, str> {
         Some((&message[..mark], &message[mark..]))
     });
     match said {
-        Some((before, words)) if !words.starts_with("Post \"") => format!("{before}…").into(),
+        Some((before, words)) if !OF_CONVERTERS.iter().any(|own| words.starts_with(own)) => {
+            format!("{before}{CONVERTER_UNSHOWN}").into()
+        }
         _ => message.into(),
     }
 }
 
-/// The message without anything that the object holds, whoever quoted it: no text in it of six bytes or more.
+/// Where the value at the start of `text` ends; 0 if there is none, because the server left it out and the reason follows.
 ///
-/// ```text
-/// the payload s3cret! must change    becomes    the payload … must change
-/// ```
-pub(crate) fn mask(message: &str, object: &DynamicObject) -> String {
-    let mut values = Vec::new();
-    texts(&object.data, &mut values);
-    let annotations = object.metadata.annotations.iter().flatten();
-    values.extend(annotations.map(|(_, value)| value.clone()));
-    // What a Secret holds is base64, and whoever quotes it may have decoded it.
-    let decoded = values.iter().filter_map(|value| STANDARD.decode(value).ok());
-    let decoded: Vec<String> = decoded
-        .filter_map(|bytes| String::from_utf8(bytes).ok())
-        .collect();
-    values.extend(decoded);
-    let mut forms: Vec<String> = values
-        .iter()
-        .flat_map(|value| {
-            [
-                one_line(value),
-                one_line(Value::from(value.as_str()).to_string().trim_matches('"')),
-            ]
-        })
-        .filter(|form| form.len() >= SHORTEST)
-        .collect();
-    // The longest first: it may hold a shorter one, and what is left of it then would not be known again.
-    forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
-    let mut masked = message.to_owned();
-    for form in &forms {
-        if masked.contains(form.as_str()) {
-            masked = masked.replace(form.as_str(), "…");
-        }
-    }
-    // A message that was cut may end in the middle of a value.
-    let is_cut = message.len() + SHORTEST > LONGEST;
-    let begun = |form: &String| {
-        let begins = (1..form.len()).rev().filter(|end| form.is_char_boundary(*end));
-        begins
-            .map(|end| &form[..end])
-            .find(|begin| masked.ends_with(begin))
-            .map(str::len)
-    };
-    if is_cut && let Some(begun) = forms.iter().filter_map(begun).max() {
-        masked.truncate(masked.len() - begun);
-        masked.push('…');
-    }
-    masked
-}
-
-/// All texts in a JSON value.
-fn texts(value: &Value, found: &mut Vec<String>) {
-    match value {
-        Value::String(text) => found.push(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
-        Value::Object(members) => members.values().for_each(|member| texts(member, found)),
-        _ => {}
-    }
-}
-
-/// Where the value at the start of `text` ends: a quoted string, something in brackets, or all up to `: `.
+/// The server quotes a text, and writes lists and objects as JSON or, at worst, as Go does. Numbers and booleans stand alone.
 fn end_of_value(text: &str) -> usize {
+    let is_structured = text.starts_with(['"', '{', '[', '`', '\''])
+        || ["map[", "&", "[]"].iter().any(|go| text.starts_with(go))
+        || text
+            .find('{')
+            .is_some_and(|brace| !text[..brace].contains([' ', ':']));
+    if is_structured {
+        return end_of_structure(text);
+    }
+    let word = text.find([' ', ',', ']']).map_or(text, |end| &text[..end]);
+    let number = word.trim_end_matches(':');
+    let is_plain = number.parse::<f64>().is_ok() || ["true", "false", "null", "<nil>"].contains(&number);
+    // A word with a colon after it is not how a reason begins.
+    if is_plain || word.ends_with(':') {
+        number.len()
+    } else {
+        0
+    }
+}
+
+fn end_of_structure(text: &str) -> usize {
     let mut depth = 0_u32;
-    let mut quoted = false;
+    let mut quote = None;
     let mut escaped = false;
-    let structured = text.starts_with(['"', '{', '[', '`', '\'']);
+    let mut opened = false;
     for (at, c) in text.char_indices() {
-        match c {
+        let mut closes = false;
+        match (quote, c) {
             _ if escaped => escaped = false,
-            '\\' if quoted => escaped = true,
-            '"' => quoted = !quoted,
-            '{' | '[' if !quoted => depth += 1,
-            '}' | ']' if !quoted => depth = depth.saturating_sub(1),
-            ':' if !quoted && depth == 0 && !structured && text[at..].starts_with(": ") => return at,
+            (Some('"'), '\\') => escaped = true,
+            (Some(open), c) if open == c => (quote, closes) = (None, true),
+            (Some(_), _) => {}
+            (None, '"' | '`') => (quote, opened) = (Some(c), true),
+            (None, '\'') if at == 0 => (quote, opened) = (Some(c), true),
+            (None, '{' | '[' | '(') => (depth, opened) = (depth + 1, true),
+            (None, '}' | ']' | ')') => (depth, closes) = (depth.saturating_sub(1), true),
             _ => {}
         }
-        if structured && !quoted && depth == 0 && !escaped && at + c.len_utf8() > 1 {
-            return at + c.len_utf8();
+        // Go writes a map as `map[string]interface {}{"k":"v"}`: brackets may follow each other.
+        let goes_on = text[at + c.len_utf8()..].trim_start_matches("interface ");
+        if opened && closes && depth == 0 && quote.is_none() {
+            let is_type = c == ']' || (c == '}' && goes_on.starts_with('{'));
+            let more = goes_on.starts_with(['{', '[']) || (c == ']' && goes_on.contains('{') && is_go(text));
+            if !(is_type && more) {
+                return at + c.len_utf8();
+            }
         }
     }
     text.len() // no end in sight: nothing of it is shown
+}
+
+fn is_go(text: &str) -> bool {
+    text.starts_with("map[") || text.starts_with("[]") || text.starts_with('&')
 }
 
 fn cut(text: &str, most: usize) -> &str {
@@ -150,64 +209,4 @@ fn cut(text: &str, most: usize) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn no_form_of_value_gets_through() {
-        for said in [
-            r#"a: Invalid value: "CANARY": b"#,
-            r#"a: Invalid value: {"x":["CANARY","}"]}: b"#,
-            r"a: Invalid value: CANARY: b",
-            r#"a: Unsupported value: "CANARY": supported values: "x""#,
-            r#"a: Duplicate value: map[string]interface{}{"k":"CANARY"}"#,
-            r#"a: Invalid value: "unterminated CANARY"#,
-            r#"[a: Invalid value: "CANARY": x, b: Invalid value: "CANARY": y]"#,
-        ] {
-            assert!(!redact(said).contains("CANARY"), "{said} became {}", redact(said));
-        }
-    }
-
-    #[test]
-    fn what_an_object_holds_is_not_repeated_in_any_form() {
-        let object: DynamicObject = serde_json::from_value(json!({
-            "metadata": {"name": "a", "annotations": {"token": "CANARY-in-annotation"}},
-            "spec": {"plain": "CANARY-plain", "longer": "CANARY-plain-and-more", "nested": [{"deep": "CANARY\n\"quoted\""}]},
-            "data": {"sealed": STANDARD.encode("CANARY-decoded")},
-        }))
-        .expect("an object");
-        for said in [
-            "no: CANARY-plain",
-            "no: CANARY-plain-and-more, CANARY-plain",
-            "no: CANARY-in-annotation",
-            r#"no: {"deep":"CANARY\n\"quoted\""}"#,
-            "no: CANARY \"quoted\"",
-            "no: CANARY-decoded",
-            &format!("no: {}", STANDARD.encode("CANARY-decoded")),
-            &format!("{}CANARY-pl", "x".repeat(LONGEST - 9)),
-        ] {
-            let masked = mask(said, &object);
-            assert!(!masked.contains("CANARY"), "{said} became {masked}");
-        }
-        assert_eq!(mask("no: the size must grow", &object), "no: the size must grow");
-    }
-
-    #[test]
-    fn a_conversion_webhooks_own_words_are_not_repeated_but_why_there_are_none_is() {
-        let answered = "conversion webhook for example.com/v1, Kind=Widget failed: no CANARY";
-        assert_eq!(
-            redact(answered),
-            "conversion webhook for example.com/v1, Kind=Widget failed: …"
-        );
-        let silent = r#"conversion webhook for example.com/v1, Kind=Widget failed: Post "https://w.x.svc:443/convert": dial tcp 10.0.0.1:443: connect: connection refused"#;
-        assert_eq!(redact(silent), silent);
-    }
-
-    #[test]
-    fn what_holds_no_value_stays_readable() {
-        let denied = r#"admission webhook "policy.example.com" denied the request: no"#;
-        assert_eq!(redact(denied), denied);
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use crate::Report;
 #[non_exhaustive]
 pub enum Error {
     /// A page could not be had, after as many tries as the policy allows. Also when tokens expired again and again.
-    #[error("cannot list {resource}: {}", text(.source))]
+    #[error("cannot list {resource}: {}", exuvia_write::brief(.source))]
     List {
         /// Plural and group: `widgets.example.dev`.
         resource: String,
@@ -51,21 +51,4 @@ impl Error {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Cancelled { .. })
     }
-}
-
-/// kube prints a status twice; and of the transport's errors it is the last cause that tells.
-fn text(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} (http {})", status.message, status.code);
-    }
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let own = error.to_string();
-        if !text.contains(&own) {
-            text = format!("{text}: {own}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -98,7 +98,7 @@ pub enum Error {
         column: usize,
     },
     /// No client could be made of the configuration.
-    #[error("no client can be made: {source}")]
+    #[error("no client can be made: {}", brief(source))]
     Connect {
         /// As kube gave it.
         source: Box<kube::Error>,
@@ -257,7 +257,7 @@ pub fn brief(error: &kube::Error) -> String {
             error.line(),
             error.column()
         ),
-        other => with_causes(other),
+        other => crate::credentials::unusable(other).unwrap_or_else(|| with_causes(other)),
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    exuvia::cli::run(exuvia::cli::Cli::parse())
+    exuvia::cli::parse().map_or_else(|refused| refused, exuvia::cli::run)
 }

@@ -146,10 +146,53 @@ fn what_is_no_api_server_is_refused_before_anything_is_done() {
                 .unwrap();
             let error = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{error}");
-            let wanted = format!("{url:?} is no URL of an API server: write https://host:port");
+            let wanted = format!("{url:?} is not a valid URL of an API server: write https://host:port");
             assert!(error.contains(&wanted), "{error}");
         }
     }
+}
+
+#[test]
+fn a_storage_command_without_storage_is_hinted_at() {
+    for (name, hint) in [
+        ("migrate", Some("did you mean `exuvia storage migrate`?")),
+        ("lint", Some("did you mean `exuvia storage lint`?")),
+        ("nonsense", None),
+    ] {
+        let output = exuvia(&[name, "widgets.example.com"]).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert_eq!(error.contains("exuvia storage"), hint.is_some(), "{error}");
+        assert!(
+            error.contains(hint.unwrap_or("unrecognized subcommand")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn names_that_no_cluster_takes_are_refused() {
+    for (flag, value) in [
+        ("--namespace", "Bad_NS"),
+        ("--name", "a b"),
+        ("--service-account", "X"),
+        ("--lease-name", "x-"),
+    ] {
+        let output = exuvia(&["rbac", "--crds", "widgets.example.com", flag, value])
+            .output()
+            .unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(value) && error.contains("not a valid"), "{error}");
+    }
+    let fine = [
+        "rbac",
+        "--crds",
+        "widgets.example.com",
+        "--namespace",
+        "exuvia-system",
+    ];
+    assert!(exuvia(&fine).output().unwrap().status.success());
 }
 
 #[test]
@@ -214,7 +257,7 @@ fn a_server_that_is_none_or_turns_us_away_is_one_short_sentence() {
             page.clone(),
             ["does not answer as a Kubernetes API does", "URL"],
         ),
-        ("404 Not Found", page, ["HTTP 404, \"<html> <body>welcome", "URL"]),
+        ("404 Not Found", page, ["HTTP 404, with a web page", "URL"]),
         (
             "401 Unauthorized",
             unauthorized.to_string(),

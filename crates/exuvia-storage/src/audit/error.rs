@@ -77,13 +77,12 @@ pub enum Error {
         found: Option<String>,
     },
     /// A resource was asked for of which nothing is known.
-    #[error(
-        "there is no object and no CRD called {name}; name a resource as plural.group or, if it is built in, by its \
-         plural (widgets.example.com, secrets)"
-    )]
+    #[error("there is no object and no CRD called {name}{}", meant(.near))]
     NoSuchResource {
         /// What was asked for.
         name: String,
+        /// What may have been meant, joined by "or"; empty: nothing is like it.
+        near: String,
     },
 }
 
@@ -181,6 +180,14 @@ fn join(errors: &[EndpointError]) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+fn meant(near: &str) -> String {
+    match near {
+        "" => "; name a resource as plural.group or, if it is built in, by its plural (widgets.example.com, secrets)"
+            .to_owned(),
+        near => format!(": did you mean {near}?"),
+    }
 }
 
 fn hint(found: Option<&str>) -> String {

@@ -85,8 +85,12 @@ pub(super) fn of_status(status: u16, body: &[u8]) -> Option<Fault> {
         message: String,
     }
     let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
+    if refusal.is_none() && String::from_utf8_lossy(body).contains("HTTP request to an HTTPS server") {
+        return Some(Fault::NotHttp("it says that it speaks TLS".to_owned()));
+    }
+    // etcd answers JSON. Anything else is somebody else's text, and may repeat what it was sent.
     let message = refusal.map_or_else(
-        || String::from_utf8_lossy(body).into_owned(),
+        || format!("{} bytes that are not etcd's", body.len()),
         |refusal| refusal.message,
     );
     let message: String = message
@@ -102,7 +106,6 @@ pub(super) fn of_status(status: u16, body: &[u8]) -> Option<Fault> {
         // Others refuse as well: an API server, a proxy.
         401 | 403 if message.contains("etcdserver") => Fault::AuthEnabled(message),
         400 if message.contains("user name is empty") => Fault::AuthEnabled(message),
-        400 if message.contains("HTTP request to an HTTPS server") => Fault::NotHttp(message),
         _ => Fault::Status { status, message },
     })
 }
@@ -153,9 +156,12 @@ mod tests {
         let compacted = br#"{"code":11,"message":"etcdserver: mvcc: required revision has been compacted"}"#;
         assert_eq!(of_status(400, compacted), None);
         assert_eq!(of_status(404, b"404 page not found"), Some(Fault::NoGateway));
-        let Some(Fault::Status { message, .. }) = of_status(500, "<html>\n".repeat(100).as_bytes()) else {
+        let long = format!(r#"{{"message":"{}"}}"#, "no\\n".repeat(100));
+        let Some(Fault::Status { message, .. }) = of_status(500, long.as_bytes()) else {
             panic!("a status")
         };
         assert_eq!((message.len(), message.contains('\n')), (200, false));
+        let page = of_status(500, b"<html>CANARY</html>").expect("a status");
+        assert!(!page.to_string().contains("CANARY"), "{page}");
     }
 }

@@ -107,9 +107,7 @@ pub async fn audit_with_progress(
     progress: &mut (dyn FnMut(&Progress<'_>) + Send),
 ) -> Result<Report, Error> {
     let mut etcd = Etcd::new(options)?;
-    // As the API server does it: a slash in front, none at the end.
-    let prefix = format!("/{}", options.prefix.trim().trim_matches('/'));
-    let prefix = if prefix == "/" { "" } else { &prefix };
+    let prefix = &prefix(options);
     let mut restarted = false;
     loop {
         let mut walk = Walk::new(&mut etcd, options, prefix, progress);
@@ -128,10 +126,36 @@ pub async fn audit_with_progress(
                 return Err(Error::Compacted { revision });
             }
             Err(Failure::TooLarge) => {
-                let (key, limit) = (prefix.to_owned(), etcd::LARGEST_ANSWER);
+                let (key, limit) = (prefix.clone(), etcd::LARGEST_ANSWER);
                 return Err(Error::TooLarge { key, limit });
             }
         }
+    }
+}
+
+/// Asks whether there is anything to audit: etcd answers, and holds something below the prefix. Says how many objects it holds
+/// of one custom resource, `widgets.example.com`, without reading them.
+pub async fn count(options: &Options, resource: &str) -> Result<u64, Error> {
+    let mut etcd = Etcd::new(options)?;
+    let prefix = prefix(options);
+    let counted = Walk::new(&mut etcd, options, &prefix, &mut |_| {})
+        .count(resource)
+        .await;
+    counted.map_err(|failure| match failure {
+        Failure::Fatal(error) => error,
+        Failure::Compacted => Error::Compacted { revision: 0 },
+        Failure::TooLarge => Error::TooLarge {
+            key: prefix.clone(),
+            limit: etcd::LARGEST_ANSWER,
+        },
+    })
+}
+
+/// As the API server does it: a slash in front, none at the end.
+fn prefix(options: &Options) -> String {
+    match options.prefix.trim().trim_matches('/') {
+        "" => String::new(),
+        prefix => format!("/{prefix}"),
     }
 }
 

@@ -28,7 +28,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every custom resource that was read is proven to be stored at its CRD's storage version.
+    /// Whether every custom resource that was read is proven to be stored at its CRD's storage version, and every value
+    /// could be read.
     pub fn is_current(&self) -> bool {
         let settled = |verdict| matches!(verdict, Verdict::Current | Verdict::NotJudged);
         self.resources.iter().all(|resource| settled(resource.verdict))

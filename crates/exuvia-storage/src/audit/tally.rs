@@ -132,7 +132,8 @@ impl Tally {
         match &self.definition {
             Definition::Crd(crd) if !self.stored_outside(&crd.versions).is_empty() => Verdict::Stranded,
             Definition::Missing => Verdict::Orphaned,
-            Definition::BuiltIn => Verdict::NotJudged,
+            Definition::BuiltIn if self.unreadable.is_empty() => Verdict::NotJudged,
+            Definition::BuiltIn => Verdict::Unreadable,
             _ if self.offending > 0 => Verdict::Behind,
             Definition::Unreadable(_) => Verdict::Unreadable,
             Definition::Crd(_) if !self.unreadable.is_empty() => Verdict::Unreadable,
@@ -230,8 +231,13 @@ mod tests {
     #[test]
     fn without_a_crd_to_read_nothing_is_judged() {
         assert_eq!(
-            report(Definition::BuiltIn, 5, &[OLD, SECRET]).verdict,
+            report(Definition::BuiltIn, 5, &[OLD, NEW]).verdict,
             Verdict::NotJudged
+        );
+        assert_eq!(
+            report(Definition::BuiltIn, 5, &[OLD, SECRET]).verdict,
+            Verdict::Unreadable,
+            "nobody knows what is in there"
         );
         assert_eq!(
             report(Definition::Unreadable(Cause::Cbor), 5, &[OLD]).verdict,

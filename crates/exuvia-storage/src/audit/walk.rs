@@ -74,6 +74,24 @@ impl<'a> Walk<'a> {
         })
     }
 
+    /// How many objects there are of one custom resource.
+    pub(super) async fn count(&mut self, resource: &str) -> Result<u64, Failure> {
+        self.fix_revision().await?;
+        let mut objects = 0;
+        for place in Place::named(resource) {
+            let below = |path: &[u8]| [self.prefix.as_bytes(), b"/", path].concat();
+            let range = Range {
+                start: &below(&place.path),
+                end: &below(&place.end()),
+                limit: 1,
+                revision: self.revision,
+                keys_only: true,
+            };
+            objects += self.etcd.range(&range).await?.count();
+        }
+        Ok(objects)
+    }
+
     /// The first answer tells the revision and how much there is, and whether there is anything.
     async fn fix_revision(&mut self) -> Result<(), Failure> {
         let (start, end) = (format!("{}/", self.prefix), format!("{}0", self.prefix)); // '0' comes after '/'
@@ -191,7 +209,12 @@ impl<'a> Walk<'a> {
                 }
             }
             if !found {
-                return Err(Error::NoSuchResource { name: name.clone() }.into());
+                let near = crate::nearest(name, definitions.keys().map(String::as_str));
+                return Err(Error::NoSuchResource {
+                    name: name.clone(),
+                    near: near.join(" or "),
+                }
+                .into());
             }
         }
         Ok(resources)

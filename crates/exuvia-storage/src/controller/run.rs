@@ -74,6 +74,12 @@ impl StorageController {
             // A CRD would be seen; an aggregated API comes unseen.
             Found::Nothing => return Ok(Next::Retry),
         };
+        if builtin.is_some()
+            && let Some(why) = crate::unsheddable(&[], &migration.spec.shed)
+        {
+            let message = format!("spec.shed: {why}");
+            return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
+        }
         let generation = migration.metadata.generation;
         let mut work = self.take_up(&migration, options, builtin);
         let mut retried: Option<Hold> = None;
@@ -81,6 +87,9 @@ impl StorageController {
             let mut step = work.engine.next().await?;
             if !self.still_takes_part(seen, &work.engine) {
                 return Ok(stopped(seen)); // the watch will tell, if it has not
+            }
+            if let Some(message) = refused_shed(&migration, &work.engine) {
+                return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
             }
             if let Step::Hold(hold) = &step
                 && is_worth_a_try(hold)
@@ -287,6 +296,21 @@ impl StorageController {
             _ => Next::Retry,
         }
     }
+}
+
+/// Why what the spec wants to shed cannot be. Only a spec that is new, or that was refused before, is looked at: once a version
+/// is shed, it may well be dropped from the CRD.
+fn refused_shed(migration: &StorageMigration, engine: &Engine) -> Option<String> {
+    let status = migration.status.as_ref();
+    let is_new = status.and_then(|status| status.observed_generation) != migration.metadata.generation;
+    let conditions = status
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    let was_refused = conditions
+        .iter()
+        .any(|condition| condition.reason == reason::INVALID_SPEC && condition.status == "True");
+    let crd = engine.definition().filter(|_| is_new || was_refused)?;
+    crate::unsheddable(&[crd], &migration.spec.shed).map(|why| format!("spec.shed: {why}"))
 }
 
 fn stopped(seen: &SeenMigration) -> Next {

@@ -128,6 +128,7 @@ impl Engine {
         survey: &Survey,
     ) -> Result<Option<Obstacle>, Error> {
         self.report.losses = None;
+        self.try_etcd(survey.objects).await?;
         if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
             return Ok(Some(silent));
         }

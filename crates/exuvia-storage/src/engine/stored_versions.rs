@@ -29,13 +29,14 @@ impl Engine {
         }
         let record = self.record_of(self.pass.as_ref());
         let at = record.at;
+        let storage = self.report.storage_version.clone();
         let trimmed = |crd: &mut CustomResourceDefinition| {
-            retain(crd, old);
+            trim(crd, old, &storage);
             record.write(crd);
         };
         if self.write_status(&self.writer, trimmed).await? {
             self.trimmed_at = Some(Instant::now());
-            self.report.stored_after.retain(|version| !old.contains(version));
+            trim_list(&mut self.report.stored_after, old, &storage);
             self.remember(|pass| (pass.trimmed, pass.trimmed_at) = (true, Some(at)));
             self.record = Some(record);
         }
@@ -50,7 +51,7 @@ impl Engine {
         let old = definition.crd.old_versions();
         let record = self.record_of(self.pass.as_ref());
         let trimmed = |crd: &mut CustomResourceDefinition| {
-            retain(crd, &old);
+            trim(crd, &old, &definition.crd.storage);
             record.write(crd);
         };
         self.write_status(&self.writer.dry_run(), trimmed).await.map(drop)
@@ -80,6 +81,29 @@ impl Engine {
         self.report.left.clone().or_else(on_record).unwrap_or_default()
     }
 
+    /// Whether the etcd that is to be audited before the trim is there, and is this cluster's: better to know before 10,000
+    /// objects are rewritten. `seen` objects were found by way of the API.
+    pub(super) async fn try_etcd(&self, seen: u64) -> Result<(), Error> {
+        let Some(etcd) = &self.options.etcd else {
+            return Ok(());
+        };
+        let held = audit::count(etcd, &self.name)
+            .await
+            .map_err(|error| Error::Audit(Box::new(error)))?;
+        if held == 0 && seen > 0 {
+            return Err(self.not_this_etcd(etcd, seen));
+        }
+        Ok(())
+    }
+
+    fn not_this_etcd(&self, etcd: &audit::Options, swept: u64) -> Error {
+        Error::NotThisEtcd {
+            resource: self.name.clone(),
+            swept,
+            prefix: etcd.prefix.clone(),
+        }
+    }
+
     /// The last gate before the trim, if the user can read etcd: the only proof there is.
     async fn audit_etcd(&mut self) -> Result<Option<Hold>, Error> {
         let Some(etcd) = &self.options.etcd else {
@@ -94,11 +118,7 @@ impl Engine {
         let audited = report.resource(&self.name).map_or(0, |resource| resource.objects);
         let swept = self.survey.as_ref().map_or(0, |survey| survey.objects);
         if audited == 0 && swept > 0 {
-            return Err(Error::NotThisEtcd {
-                resource: self.name.clone(),
-                swept,
-                prefix: etcd.prefix.clone(),
-            });
+            return Err(self.not_this_etcd(etcd, swept));
         }
         let is_current = report.is_current();
         self.report.audit = Some(report);
@@ -216,11 +236,15 @@ impl Engine {
     }
 }
 
-fn retain(crd: &mut CustomResourceDefinition, old: &[String]) {
-    let stored = crd
-        .status
-        .get_or_insert_default()
-        .stored_versions
-        .get_or_insert_default();
+fn trim(crd: &mut CustomResourceDefinition, old: &[String], storage: &str) {
+    let status = crd.status.get_or_insert_default();
+    trim_list(status.stored_versions.get_or_insert_default(), old, storage);
+}
+
+/// Anybody can write the list, and may have left the storage version out: it is where everything is stored now.
+fn trim_list(stored: &mut Vec<String>, old: &[String], storage: &str) {
     stored.retain(|version| !old.contains(version));
+    if stored.is_empty() {
+        stored.push(storage.to_owned());
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use exuvia_sweep::Failures;
 use tokio::sync::OnceCell;
 
 use super::{Activity, Engine, Subject};
@@ -78,12 +79,15 @@ impl Engine {
         self.report.unmoved = found.unmoved.load(Ordering::Relaxed);
         self.report.unmoved_example = found.unmoved_example.get().cloned();
         self.report.left = Some(found.left());
+        if let Err(cut_off) = &done {
+            self.report.rewrite = cut_off.report().tally; // what was done until then is done
+        }
         let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };
         let unfinished = done.tally.failed + done.tally.conflict;
         self.report.rewrite = done.tally;
-        self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
+        self.report.failures = self.presentable(done.failures).await;
         self.report.peak_concurrency = done.peak_concurrency;
         if !listed_again {
             // Otherwise there are old versions after all, whose managedFields entries this sweep has left alone.
@@ -145,7 +149,7 @@ impl Engine {
         verification.smallest_list = done.smallest_list;
         self.report.verify = done.tally;
         if !done.tally.is_clean() {
-            self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
+            self.report.failures = self.presentable(done.failures).await;
         }
         self.note_survey(survey);
         self.take_note(&verification).await?;
@@ -238,7 +242,7 @@ impl Engine {
         };
         self.note_survey(survey);
         let unfinished = done.tally.failed + done.tally.conflict;
-        self.report.failures = presentable(&self.client, &self.resource(), done.failures).await;
+        self.report.failures = self.presentable(done.failures).await;
         if unfinished > 0 {
             return Ok(Some(Hold::Failures(unfinished)));
         }
@@ -246,6 +250,16 @@ impl Engine {
             self.remember(|pass| pass.patrolled = true);
         }
         Ok(None)
+    }
+
+    async fn presentable(&self, failures: Failures) -> Failures {
+        presentable(
+            &self.client,
+            &self.resource(),
+            self.definition.as_deref(),
+            failures,
+        )
+        .await
     }
 
     pub(super) fn note_survey(&mut self, survey: &Mutex<Survey>) {

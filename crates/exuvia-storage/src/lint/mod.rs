@@ -13,6 +13,7 @@
 
 mod document;
 mod input;
+mod manifest;
 mod report;
 mod rule;
 mod yaml;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use input::Input;
+pub use manifest::{Manifest, manifests};
 pub use report::{Finding, Note, Outcome, Reason, Report};
 
 use crate::EXCLUDE_ANNOTATION;
@@ -67,6 +69,14 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// A CRD in a manifest that cannot be understood. Nothing of it is quoted but names: manifests may hold secrets.
+    #[error("{place}: {why}")]
+    Manifest {
+        /// `file:line`.
+        place: String,
+        /// What is wrong with it.
+        why: String,
     },
 }
 
@@ -117,9 +127,9 @@ impl Report {
     fn add_unparsable(&mut self, file: &str, piece: &Piece<'_>, line: usize, why: &str) {
         let template = piece.text.contains("{{");
         let what = if template {
-            "this is a template ({{ … }}) and no YAML".to_owned()
+            "this is a template ({{ … }}) and not valid YAML".to_owned()
         } else {
-            format!("this is no YAML: {why}")
+            format!("this is not valid YAML: {why}")
         };
         if !mentions_crd(piece.text) {
             self.unparsable += 1;

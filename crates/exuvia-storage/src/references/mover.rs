@@ -203,7 +203,7 @@ async fn move_all(
         object.metadata.namespace.as_deref(),
         object.metadata.name.as_deref().unwrap_or_default(),
     );
-    let why = without_values(client, resource, named, class.as_str(), error.to_string()).await;
+    let why = without_values(client, resource, None, named, class.as_str(), error.to_string()).await;
     (
         Outcome::Failed(redact(&why)),
         Verdict::failed(class.as_str(), why).under(Pressure::of(class)),

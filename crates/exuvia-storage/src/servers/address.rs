@@ -67,10 +67,15 @@ pub fn api_server(text: &str) -> Result<http::Uri, String> {
         let server_only = uri.path() == "/" && uri.query().is_none() && !text.contains('#');
         uri.scheme_str() == Some("https") && !host.is_empty() && port_is_fine && server_only
     };
+    // A password may stand before the last @.
+    let shown = match text.rsplit_once('@') {
+        Some((_, host)) => format!("…@{host}"),
+        None => text.to_owned(),
+    };
     text.parse()
         .ok()
         .filter(usable)
-        .ok_or_else(|| format!("{text:?} is no URL of an API server: write https://host:port"))
+        .ok_or_else(|| format!("{shown:?} is not a valid URL of an API server: write https://host:port"))
 }
 
 #[cfg(test)]
@@ -87,6 +92,8 @@ mod tests {
         ] {
             assert!(api_server(fine).is_ok(), "{fine}");
         }
+        let error = api_server("https://me:CANARY@api:6443").expect_err("no users");
+        assert!(error.contains("api:6443") && !error.contains("CANARY"), "{error}");
         for bad in [
             "",
             "foo",

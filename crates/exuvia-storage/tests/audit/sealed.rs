@@ -76,6 +76,16 @@ async fn behind_certificates_what_is_encrypted_is_never_current() {
     );
     assert_eq!(plain.empty_versions, ["v1alpha1"]);
     assert!(!report.is_current());
+    let secrets_alone = Options {
+        resources: vec!["secrets".to_owned()],
+        ..options.clone()
+    };
+    let secrets_alone = audit(&secrets_alone).await.unwrap();
+    assert_eq!(secrets_alone.resources[0].verdict, Verdict::Unreadable);
+    assert!(
+        !secrets_alone.is_current(),
+        "built-in or not, nothing is proven about it"
+    );
     let json = serde_json::to_value(&report).unwrap();
     let json = json["resources"].as_array().unwrap();
     let json = json

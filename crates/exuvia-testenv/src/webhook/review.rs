@@ -22,6 +22,8 @@ pub enum Admission {
     Deny(String),
     /// Lets the request pass with this JSON patch (an array of operations) applied; for `/mutate` only.
     Mutate(Value),
+    /// Answers 500 with this text instead of a review.
+    Fail(String),
     /// Decides by the review's `request` (`operation`, `object`, `oldObject`, `userInfo`, …). See
     /// [`Admission::by`].
     By(Arc<Decide>),
@@ -58,6 +60,7 @@ impl Admission {
         }
         match admission {
             Self::Allow | Self::By(_) => {}
+            Self::Fail(text) => return Err(text),
             Self::Deny(message) => {
                 response["allowed"] = false.into();
                 response["status"] = json!({"code": 403, "reason": "Forbidden", "message": message});
@@ -77,6 +80,7 @@ impl fmt::Debug for Admission {
             Self::Allow => f.write_str("Allow"),
             Self::Deny(message) => f.debug_tuple("Deny").field(message).finish(),
             Self::Mutate(patch) => f.debug_tuple("Mutate").field(patch).finish(),
+            Self::Fail(text) => f.debug_tuple("Fail").field(text).finish(),
             Self::By(_) => f.write_str("By(..)"),
         }
     }

@@ -11,7 +11,7 @@ use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
 use super::operator::OperatorArgs;
 use super::output::Format;
 use super::plan::PlanArgs;
-use super::values::{duration, group};
+use super::values::{duration, group, namespace, object_name};
 
 /// What nobody should have to guess.
 const WORDS: &str = "Words: to settle is to wait until every API server has understood a change of the CRD; a patrol looks \
@@ -93,6 +93,10 @@ pub struct ClusterArgs {
     /// How to print results
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+    /// Show messages of the API server and of webhooks whole, with the values of objects that they quote: for a terminal
+    /// alone
+    #[arg(long)]
+    pub show_values: bool,
 }
 
 /// Which CRDs take part without being named.
@@ -136,16 +140,16 @@ pub struct RbacArgs {
     #[arg(long)]
     pub look_at_references: bool,
     /// The operator's namespace
-    #[arg(long, default_value = "exuvia-system")]
+    #[arg(long, default_value = "exuvia-system", value_parser = namespace)]
     pub namespace: String,
     /// What roles and bindings are called
-    #[arg(long, default_value = "exuvia")]
+    #[arg(long, default_value = "exuvia", value_parser = object_name)]
     pub name: String,
     /// The operator's service account [default: the name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
     pub service_account: Option<String>,
     /// The operator's Lease [default: the name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
     pub lease_name: Option<String>,
     /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long)]
@@ -224,9 +228,10 @@ pub struct DroppableArgs {
     /// The version, such as v1alpha1
     #[arg(required_unless_present = "filename")]
     pub version: Option<String>,
-    /// Manifests of CRDs as they are to be (- for standard input): every version that they no longer have must be droppable
-    #[arg(short, long, conflicts_with_all = ["crd", "version"])]
-    pub filename: Option<PathBuf>,
+    /// Manifests of CRDs as they are to be: a file, a directory, or - for standard input (repeatable). Every version that they
+    /// no longer have must be droppable
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["crd", "version"])]
+    pub filename: Vec<PathBuf>,
     /// Also count requests for this long: who asks for the version, even to read, holds it (open watches count in any case)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub watch: Option<Duration>,
@@ -239,6 +244,9 @@ pub struct DroppableArgs {
     /// With --prove: an API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
     #[arg(long = "apiserver", value_name = "URL", value_parser = api_server, requires = "prove")]
     pub api_servers: Vec<http::Uri>,
+    /// With --prove: also CRDs that are excluded by annotation
+    #[arg(long, requires = "prove")]
+    pub include_excluded: bool,
     /// Do not look for ownerReferences, which takes a look at every object in the cluster; the answer is never yes then
     #[arg(long)]
     pub no_references: bool,
@@ -290,14 +298,17 @@ pub struct AuditArgs {
 #[derive(Clone, Debug, Args)]
 pub struct MigrateArgs {
     /// CRDs by full name (widgets.example.com), or built-in resources (secrets, deployments.apps); or --all, or --labelled
-    #[arg(value_name = "NAME", required_unless_present_any = ["all", "labelled"], conflicts_with_all = ["all", "labelled"])]
+    #[arg(value_name = "NAME", required_unless_present_any = ["all", "labelled"], conflicts_with_all = ["all", "labelled", "groups", "opt_in_label"])]
     pub names: Vec<String>,
-    /// Every CRD of the cluster
-    #[arg(long, conflicts_with = "labelled")]
+    /// Every CRD of the cluster that is not excluded by annotation
+    #[arg(long, conflicts_with_all = ["labelled", "opt_in_label"])]
     pub all: bool,
     /// Every CRD that has opted in by label
     #[arg(long)]
     pub labelled: bool,
+    /// Also CRDs that are excluded by annotation (exuvia.dev/exclude-storage-version-migration)
+    #[arg(long)]
+    pub include_excluded: bool,
     /// Only say what would be done
     #[arg(long)]
     pub dry_run: bool,

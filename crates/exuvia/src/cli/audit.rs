@@ -6,8 +6,10 @@ use exuvia_storage::audit::{Options, Report, ResourceReport, audit};
 
 use super::args::AuditArgs;
 use super::output::{count, table};
+use super::values::once;
 
 pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
+    once("resource", &args.resources)?;
     let report = audit(&Options {
         endpoints: args.etcd_endpoint.clone(),
         cacert: args.cacert.clone(),
@@ -44,7 +46,7 @@ fn text(report: &Report) -> String {
         for (versions, what) in [
             (
                 &resource.undefined_versions,
-                "is no version of the CRD any more, but objects are stored at it: serve it again",
+                "is not a version of the CRD any more, but objects are stored at it: serve it again",
             ),
             (
                 &resource.unlisted_versions,
@@ -72,6 +74,13 @@ fn text(report: &Report) -> String {
     if report.restarted {
         text.push_str("\netcd was compacted meanwhile, so all was read once more\n");
     }
+    let unreadable: u64 = report.resources.iter().map(unreadable).sum();
+    if unreadable > 0 {
+        let values = count(unreadable, "value");
+        text.push_str(&format!(
+            "\nnothing is proven about {values} that cannot be read\n"
+        ));
+    }
     let objects = count(report.objects, "object");
     text + &format!(
         "\n{objects} at etcd revision {}, read from {}\n",
@@ -85,16 +94,16 @@ fn row(resource: &ResourceReport) -> Vec<String> {
         .iter()
         .map(|(version, count)| format!("{version}: {count}"))
         .collect();
-    let unreadable: u64 = resource
-        .unreadable
-        .iter()
-        .map(|unreadable| unreadable.objects)
-        .sum();
     vec![
         resource.name.clone(),
         resource.objects.to_string(),
         versions.join(", "),
-        unreadable.to_string(),
+        unreadable(resource).to_string(),
         format!("{:?}", resource.verdict),
     ]
+}
+
+fn unreadable(resource: &ResourceReport) -> u64 {
+    let unreadable = resource.unreadable.iter();
+    unreadable.map(|unreadable| unreadable.objects).sum()
 }

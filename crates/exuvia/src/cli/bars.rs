@@ -12,7 +12,7 @@ use exuvia_sweep::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
 use tokio::sync::watch;
 
-use super::output::remark;
+use super::output::{count, remark};
 
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
 ///
@@ -120,8 +120,11 @@ pub(super) fn walking(what: &'static str) -> impl Fn(Extent) + Send + Sync + 'st
 }
 
 fn through(extent: Extent, what: &str) -> String {
-    let (done, resources, objects) = (extent.done, extent.resources, extent.objects);
-    format!("{what}: {done} of {resources} resources, {objects} objects")
+    let (done, objects) = (extent.done, count(extent.objects, "object"));
+    format!(
+        "{what}: {done} of {}, {objects}",
+        count(extent.resources as u64, "resource")
+    )
 }
 
 /// One that goes away with the last who holds it.

@@ -1,10 +1,11 @@
 //! The cluster that a command works on: kubeconfig, context, a client that never waits for ever.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use exuvia_write::Writer;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Client, Config};
 
@@ -25,37 +26,83 @@ pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> 
     };
     if let Some(path) = kubeconfig {
         let read = Kubeconfig::read_from(path).map_err(|error| {
-            anyhow!(
-                "cannot read the kubeconfig {}: {}",
-                path.display(),
-                root_cause(&error)
-            )
+            let why = unreadable(&error);
+            anyhow!("cannot read the kubeconfig {}: {why}", path.display())
         })?;
         return choose(read, &options).await;
     }
     // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
-    if let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
-        let read = Kubeconfig::read().map_err(|error| {
-            anyhow!(
-                "KUBECONFIG names {}, which cannot be used: {}",
-                path.to_string_lossy(),
-                root_cause(&error)
-            )
-        })?;
-        return choose(read, &options).await;
+    if let Some(paths) = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) {
+        let mut merged = Kubeconfig::default();
+        for path in std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()) {
+            let read = Kubeconfig::read_from(&path).and_then(|read| std::mem::take(&mut merged).merge(read));
+            merged = read.map_err(|error| {
+                let why = unreadable(&error);
+                anyhow!("KUBECONFIG names {}, which cannot be used: {why}", path.display())
+            })?;
+        }
+        return choose(merged, &options).await;
     }
-    if context.is_some() {
-        let read = Kubeconfig::read().map_err(|error| {
-            anyhow!(
-                "--context is given, but ~/.kube/config cannot be read: {}",
-                root_cause(&error)
-            )
-        })?;
-        return choose(read, &options).await;
+    let nothing =
+        || anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster");
+    match Kubeconfig::read() {
+        Ok(read) if context.is_some() || !read.contexts.is_empty() => choose(read, &options).await,
+        // One that is there and broken is the news, unless this is a pod, which needs none.
+        Err(error) if context.is_some() => Err(anyhow!(
+            "--context is given, but ~/.kube/config cannot be read: {}",
+            unreadable(&error)
+        )),
+        Err(error @ KubeconfigError::Parse(_)) => Config::incluster().map_err(|_| {
+            let why = unreadable(&error);
+            anyhow!("cannot read the kubeconfig ~/.kube/config: {why}")
+        }),
+        _ => Config::incluster().map_err(|_| nothing()),
     }
-    Config::infer().await.map_err(|_| {
-        anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
-    })
+}
+
+/// What is wrong with a kubeconfig, and where, with nothing of what it holds: tokens and passwords are in it.
+fn unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, _) => error.to_string(),
+        KubeconfigError::Parse(error) => {
+            let place = error
+                .location()
+                .map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+            format!(
+                "{}{} (nothing of it is shown here: it may hold a secret)",
+                place.unwrap_or_default(),
+                expected(error.without_snippet())
+            )
+        }
+        other => exuvia_write::unusable_kubeconfig(other).to_owned(),
+    }
+}
+
+/// What the parser wanted, never what it found.
+fn expected(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error {
+        Error::SerdeInvalidType { expected, .. }
+        | Error::SerdeInvalidValue { expected, .. }
+        | Error::SerdeInvalidLength { expected, .. } => format!("expected {}", in_yaml(expected)),
+        Error::Unexpected { expected, .. } => format!("expected {}", in_yaml(expected)),
+        Error::SerdeMissingField { field, .. } => format!("the field {field} is missing"),
+        Error::SerdeUnknownVariant { expected, .. } => format!("expected one of {}", expected.join(", ")),
+        Error::DuplicateMappingKey { .. } => "a key stands twice".to_owned(),
+        Error::InvalidUtf8Input => "not text in UTF-8".to_owned(),
+        _ => "not valid YAML".to_owned(),
+    }
+}
+
+/// What Rust's types are called in YAML.
+fn in_yaml(expected: &str) -> &str {
+    match expected {
+        _ if expected.contains("sequence") => "a list",
+        _ if expected.contains("map") || expected.starts_with("struct ") => "a mapping",
+        _ if expected.contains("bool") => "true or false",
+        _ if expected.contains("string") => "text",
+        _ => "something else",
+    }
 }
 
 /// The names of all contexts.
@@ -90,13 +137,25 @@ async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::
         };
         bail!("the kubeconfig has no context {wanted:?}: it has {names}");
     }
-    Config::from_custom_kubeconfig(kubeconfig, options)
+    let config = Config::from_custom_kubeconfig(kubeconfig, options)
         .await
-        .context("the kubeconfig cannot be used")
+        .map_err(|error| anyhow!("{}", exuvia_write::unusable_kubeconfig(&error)))?;
+    // The client would panic.
+    let user = serde_json::to_value(&config.auth_info).unwrap_or_default();
+    let cannot_be_sent = |token: &str| http::HeaderValue::from_str(token).is_err();
+    if user["token"].as_str().is_some_and(cannot_be_sent) {
+        bail!(
+            "the token of the kubeconfig's user holds characters that cannot be sent (a line break?): log in again"
+        );
+    }
+    Ok(config)
 }
 
 impl Cluster {
     pub(super) async fn connect(args: &ClusterArgs) -> anyhow::Result<Self> {
+        if args.show_values {
+            show_values()?;
+        }
         let config = config(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
         let writer = Writer::named("exuvia").user_agent(concat!("exuvia/", env!("CARGO_PKG_VERSION")));
         let client = writer.connect(config.clone())?;
@@ -109,7 +168,7 @@ impl Cluster {
                 .as_deref()
                 .map(|name| format!(" (context {name})"))
                 .unwrap_or_default();
-            bail!("the API server at {}{context} {why}", config.cluster_url);
+            bail!("the API server at {}{context} {why}", shown(&config.cluster_url));
         }
         Ok(Self {
             config,
@@ -117,6 +176,32 @@ impl Cluster {
             writer,
         })
     }
+}
+
+/// Lets messages hold what objects hold, if nobody but a person at a terminal sees them.
+fn show_values() -> anyhow::Result<()> {
+    for (is_terminal, stream) in [
+        (std::io::stdout().is_terminal(), "output"),
+        (std::io::stderr().is_terminal(), "error"),
+    ] {
+        if !is_terminal {
+            bail!(
+                "--show-values shows what objects hold, so it is for a terminal alone: standard {stream} is a file or a pipe; \
+                 leave the flag out"
+            );
+        }
+    }
+    exuvia_storage::show_values();
+    Ok(())
+}
+
+/// A URL as it may be shown: without user and password.
+pub(super) fn shown(url: &http::Uri) -> String {
+    let scheme = url.scheme_str().unwrap_or("https");
+    let host = url.authority().map_or("", |authority| {
+        authority.as_str().rsplit('@').next().unwrap_or_default()
+    });
+    format!("{scheme}://{host}{}", url.path().trim_end_matches('/'))
 }
 
 /// Why there is no Kubernetes API; `None` if there is one, whatever it says.
@@ -130,10 +215,13 @@ fn unusable(error: &kube::Error) -> Option<String> {
         kube::Error::SerdeError(_) => Some(
             "does not answer as a Kubernetes API does; check the server's URL in the kubeconfig".to_owned(),
         ),
-        other => Some(format!(
-            "cannot be reached: {}; check the kubeconfig and the network",
-            root_cause(other)
-        )),
+        other => Some(match exuvia_write::unusable_credentials(other) {
+            Some(why) => format!("cannot be asked: {why}"),
+            None => format!(
+                "cannot be reached: {}; check the kubeconfig and the network",
+                root_cause(other)
+            ),
+        }),
     }
 }
 
@@ -142,13 +230,14 @@ fn is_foreign(status: &Status) -> bool {
     status.reason == "Failed to parse error data"
 }
 
-/// What the server said, with the way out where it names none. Of a page only the beginning.
+/// What the server said, with the way out where it names none. Of a page nothing: it may repeat what it was sent, a token
+/// among it.
 pub(super) fn answer(status: &Status) -> String {
     let mut said = status.message.clone();
     if is_foreign(status) {
-        let words: Vec<&str> = said.split_whitespace().collect();
-        let line: String = words.join(" ").chars().take(80).collect();
-        said = format!("HTTP {}, {line:?}", status.code);
+        let is_page = said.trim_start().starts_with('<');
+        let what = if is_page { "a web page" } else { "text" };
+        said = format!("HTTP {}, with {what} of {} bytes", status.code, said.len());
     }
     if status.code == 401 {
         said.push_str(

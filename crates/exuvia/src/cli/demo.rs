@@ -15,7 +15,7 @@ use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::DemoArgs;
-use super::output::say;
+use super::output::{remark, say};
 use crate::build_progress;
 
 const GROUP: &str = "demo.exuvia.dev";
@@ -28,7 +28,10 @@ pub(super) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         tokio::select! {
             told = tell(args) => told.map(|()| ExitCode::SUCCESS),
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
-            _ = terminated.recv() => Ok(ExitCode::from(143)),
+            _ = terminated.recv() => {
+                remark("stopped by SIGTERM: the control plane is gone, with all that was in it");
+                Ok(ExitCode::from(143))
+            }
         }
     });
     // A build that was cut off ends with this process; there is no point in waiting for its thread.
@@ -59,7 +62,10 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
         widgets.crd_name()
     ));
     widgets.create(&client, "v1alpha1", args.objects.into()).await?;
-    done(&format!("{} objects are created", args.objects));
+    done(&match args.objects {
+        1 => "1 object is created".to_owned(),
+        objects => format!("{objects} objects are created"),
+    });
     widgets.flip_storage(&client, "v1").await?;
     done("The storage version is flipped to v1, as an operator's upgrade does");
 

@@ -1,35 +1,36 @@
 //! `exuvia storage droppable` and `users`: what holds a version, as an exit code and by name.
 
-use std::io::Read;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
+use exuvia_storage::lint::{Input, manifests};
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::usage::{Counts, Usage};
-use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify};
+use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify, exclusion};
 use exuvia_sweep::{Control, Sweep};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::args::{DroppableArgs, VersionArgs};
 use super::bars::{looking, show};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, shown};
+use super::names::no_such_crd;
 use super::output::{count, remark, table};
 use super::plan::crds;
+use super::stop::Stop;
 use super::values::NO_SETTLE;
 
 /// Exit code 0: yes; 1: no; 3: not known. Errors are the caller's, as 2.
 pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let all = crds(&cluster).await?;
-    let mut questions = match (&args.filename, &args.crd, &args.version) {
-        (Some(path), ..) => about_manifests(all, path)?,
-        (None, Some(crd), Some(version)) => vec![about(all, crd, version)?],
+    let mut questions = match (&args.crd, &args.version) {
+        _ if !args.filename.is_empty() => about_manifests(all, &args.filename)?,
+        (Some(crd), Some(version)) => vec![about(&all, crd, version)?],
         _ => bail!("name a CRD and a version, or give -f"),
     };
     if args.prove {
@@ -67,41 +68,32 @@ pub(super) async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(Stri
     let mut servers = known.clients(&cluster.client).await.unwrap_or_default();
     if servers.len() == given.len() {
         // The cluster lists none: the one that answers is asked as well.
-        let url = cluster.config.cluster_url.to_string();
-        let url = url.trim_end_matches('/').to_owned();
-        if !given
-            .iter()
-            .any(|uri| uri.to_string().trim_end_matches('/') == url)
-        {
+        let url = shown(&cluster.config.cluster_url);
+        if !given.iter().any(|uri| shown(uri) == url) {
             servers.push((url, cluster.client.clone()));
         }
     }
     servers
 }
 
-fn about(all: Vec<CustomResourceDefinition>, crd: &str, version: &str) -> anyhow::Result<Question> {
-    let Some(found) = all.into_iter().find(|found| found.name_any() == crd) else {
-        bail!("there is no CRD named {crd}: see `exuvia plan` for what there is");
+fn about(all: &[CustomResourceDefinition], crd: &str, version: &str) -> anyhow::Result<Question> {
+    let Some(found) = all.iter().find(|found| found.name_any() == crd) else {
+        bail!(no_such_crd(crd, all));
     };
-    let definition = Definition::read(&found);
+    let definition = Definition::read(found);
     if definition.version(version).is_none() {
         bail!("{crd} has no version {version}: it has {}", versions(&definition));
     }
-    Ok(Question::new(found, vec![version.to_owned()]))
+    Ok(Question::new(found.clone(), vec![version.to_owned()]))
 }
 
 /// What the cluster's CRDs have and the manifests' no longer do.
-fn about_manifests(all: Vec<CustomResourceDefinition>, path: &Path) -> anyhow::Result<Vec<Question>> {
-    let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.with_context(|| format!("cannot read the manifests {}", path.display()))?;
-    let to_be = manifests(&text).map_err(|error| anyhow!("{} is not valid YAML: {error}", path.display()))?;
+fn about_manifests(all: Vec<CustomResourceDefinition>, paths: &[PathBuf]) -> anyhow::Result<Vec<Question>> {
+    let inputs: Vec<Input> = paths.iter().map(Input::from_argument).collect();
+    let to_be = manifests(&inputs)?;
     if to_be.is_empty() {
-        bail!("there is no CRD in {}: is the path right?", path.display());
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        bail!("there is no CRD in {}: is the path right?", paths.join(", "));
     }
     let mut questions = Vec::new();
     for found in all {
@@ -125,59 +117,22 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, path: &Path) -> anyhow::R
     Ok(questions)
 }
 
-/// A CRD as it is to be.
-#[derive(Debug, PartialEq, Eq)]
-struct Manifest {
-    name: String,
-    versions: Vec<String>,
-    served: Vec<String>,
-}
-
-/// The CRDs in YAML or JSON documents, those in lists included. Other documents, and empty ones, are passed over.
-fn manifests(text: &str) -> Result<Vec<Manifest>, serde_saphyr::Error> {
-    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(text)?;
-    let mut found = Vec::new();
-    let mut left: Vec<Value> = documents.into_iter().flatten().rev().collect();
-    while let Some(mut document) = left.pop() {
-        let kind = document["kind"].as_str().unwrap_or_default();
-        if kind == "CustomResourceDefinition" {
-            let versions: Vec<&Value> = document["spec"]["versions"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .collect();
-            let names = |of: &[&Value]| -> Vec<String> {
-                let names = of.iter().filter_map(|version| version["name"].as_str());
-                names.map(str::to_owned).collect()
-            };
-            let served: Vec<&Value> = versions
-                .iter()
-                .filter(|version| version["served"] == true)
-                .copied()
-                .collect();
-            found.push(Manifest {
-                name: document["metadata"]["name"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-                versions: names(&versions),
-                served: names(&served),
-            });
-        } else if kind.ends_with("List")
-            && let Some(items) = document["items"].as_array_mut()
-        {
-            left.extend(items.drain(..).rev());
-        }
-    }
-    Ok(found)
-}
-
 /// Sweeps now, so that what is on record is about the CRDs as they are.
 async fn prove(
     cluster: &Cluster,
     args: &DroppableArgs,
     questions: Vec<Question>,
 ) -> anyhow::Result<Vec<Question>> {
+    for question in &questions {
+        let definition = Definition::read(&question.crd);
+        if let Some(reason) = exclusion(&definition).filter(|_| !args.include_excluded) {
+            bail!(
+                "{} is excluded from migration ({reason}), so --prove does not sweep it: leave --prove out, or add \
+                 --include-excluded",
+                definition.name
+            );
+        }
+    }
     if args.settle.is_zero() {
         remark(&format!("warning: {NO_SETTLE}"));
     }
@@ -190,13 +145,7 @@ async fn prove(
         ..Options::default()
     };
     let control = Control::new();
-    let on_interrupt = control.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            remark("stopping: objects in work are finished, nothing is trimmed");
-            on_interrupt.cancel();
-        }
-    });
+    let stop = Stop::when_signalled(&control)?;
     let mut proven = Vec::new();
     for question in questions {
         let name = question.crd.name_any();
@@ -207,6 +156,7 @@ async fn prove(
             .watched_by(show(name.clone(), &indicatif::MultiProgress::new()))
             .run()
             .await?;
+        stop.check()?;
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
             End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
@@ -255,10 +205,7 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let all = crds(&cluster).await?;
     let Some(definition) = all.iter().find(|crd| crd.name_any() == args.crd) else {
-        bail!(
-            "there is no CRD named {}: see `exuvia plan` for what there is",
-            args.crd
-        );
+        bail!(no_such_crd(&args.crd, &all));
     };
     let definition = Definition::read(definition);
     let Some(endpoint) = definition.endpoint() else {
@@ -353,34 +300,4 @@ pub(super) fn versions(definition: &Definition) -> String {
         .map(|version| version.name.as_str())
         .collect();
     names.join(", ")
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    const CRD: &str = "kind: CustomResourceDefinition
-metadata: {name: widgets.example.com}
-spec:
-  versions: [{name: v1, served: true}, {name: v1alpha1, served: false}]
-";
-
-    #[test]
-    fn crds_are_found_in_documents_and_lists_and_the_rest_is_passed_over() {
-        let wanted = || Manifest {
-            name: "widgets.example.com".into(),
-            versions: vec!["v1".into(), "v1alpha1".into()],
-            served: vec!["v1".into()],
-        };
-        let documents = format!("---\n# nothing\n---\n{CRD}---\nkind: ConfigMap\n---\nnull\n---\n");
-        assert_eq!(manifests(&documents).unwrap(), [wanted()]);
-        let json = r#"{"kind": "List", "items": [{"kind": "Secret"},
-            {"kind": "CustomResourceDefinitionList", "items": [{"kind": "CustomResourceDefinition",
-             "metadata": {"name": "widgets.example.com"},
-             "spec": {"versions": [{"name": "v1", "served": true}, {"name": "v1alpha1", "served": false}]}}]}]}"#;
-        assert_eq!(manifests(json).unwrap(), [wanted()]);
-        assert_eq!(manifests("").unwrap(), []);
-        assert!(manifests("kind: [").is_err());
-    }
 }

@@ -7,7 +7,9 @@ use anyhow::bail;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
-use exuvia_storage::{End, Engine, Options, Report, builtin, is_in_groups};
+use exuvia_storage::{
+    EXCLUDE_ANNOTATION, End, Engine, Error, Options, Report, builtin, exclusion, is_in_groups, unsheddable,
+};
 use exuvia_sweep::{Control, Pressure};
 use exuvia_write::Writer;
 use indicatif::MultiProgress;
@@ -17,13 +19,12 @@ use tokio::sync::Semaphore;
 use super::args::{ManagedFieldsArg, MigrateArgs, VerifyArg};
 use super::bars::show;
 use super::cluster::Cluster;
-use super::droppable::versions;
 use super::output::remark;
 use super::plan::{definitions, no_crds};
-use super::references;
+use super::stop::{Stop, unless_terminated};
 use super::summary::Summary;
-use super::values::NO_SETTLE;
-use super::verdicts;
+use super::values::{NO_SETTLE, once};
+use super::{names, references, verdicts};
 
 /// What is to be migrated.
 enum Target {
@@ -35,10 +36,11 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     if args.settle.is_zero() && !args.dry_run {
         remark(&format!("warning: {NO_SETTLE}"));
     }
-    let cluster = Cluster::connect(&args.cluster).await?;
-    let targets = targets(&cluster, args).await?;
-    refuse_unknown_versions(&targets, &args.shed)?;
+    let cluster = unless_terminated(Cluster::connect(&args.cluster)).await?;
+    let targets = unless_terminated(targets(&cluster, args)).await?;
+    refuse_versions(&targets, &args.shed)?;
     let control = Control::new();
+    let stop = Stop::when_signalled(&control)?;
     // A writer that is answered 429 waits by itself; the sweep must learn of it at once, and send less.
     let brake = control.clone();
     let writer = cluster.writer.clone().observe(move |report| {
@@ -46,13 +48,6 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
             && let Some(pressure) = Pressure::of(class)
         {
             brake.slow_down(pressure, report.duration);
-        }
-    });
-    let on_interrupt = control.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            remark("stopping: objects in work are finished, nothing is trimmed");
-            on_interrupt.cancel();
         }
     });
     let mut summaries = all(&cluster, &writer, &control, &targets, args).await;
@@ -92,7 +87,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(match summaries.iter().all(reached) {
         true => ExitCode::SUCCESS,
-        false if stopped => ExitCode::from(130),
+        false if stopped => ExitCode::from(stop.code().unwrap_or(130)),
         false => ExitCode::FAILURE,
     })
 }
@@ -206,42 +201,77 @@ fn options(args: &MigrateArgs) -> Options {
 
 async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Target>> {
     let all = definitions(cluster).await?;
-    let opt_in = args.opt_in.to_opt_in();
     if args.names.is_empty() {
-        let wanted = |definition: &Definition| {
-            if args.labelled {
-                opt_in.includes(definition)
-            } else {
-                is_in_groups(&definition.group, &opt_in.groups)
-            }
-        };
-        let targets: Vec<Target> = all
-            .into_iter()
-            .filter(wanted)
-            .map(|d| Target::Crd(Box::new(d)))
-            .collect();
-        match targets.is_empty() {
-            true if args.labelled => bail!(
-                "no CRD carries the label {} in the groups asked for",
-                opt_in.label
-            ),
-            true => bail!(no_crds(&opt_in.groups)),
-            false => return Ok(targets),
-        }
+        return chosen(&all, args);
     }
-    let mut targets = Vec::new();
+    let mut targets: Vec<Target> = Vec::new();
     for name in &args.names {
         match all.iter().find(|definition| definition.name == *name) {
-            Some(definition) => targets.push(Target::Crd(Box::new(definition.clone()))),
+            Some(definition) => {
+                if let Some(reason) = exclusion(definition).filter(|_| !args.include_excluded) {
+                    bail!(
+                        "{name} is excluded from migration by the annotation {EXCLUDE_ANNOTATION} ({reason}): to migrate it all \
+                         the same, add --include-excluded"
+                    );
+                }
+                targets.push(Target::Crd(Box::new(definition.clone())));
+            }
             None => targets.push(Target::BuiltIn(built_in(cluster, name, &all).await?)),
         }
     }
+    let names: Vec<String> = targets.iter().map(Target::name).collect();
+    once("resource", &names)?;
     Ok(targets)
 }
 
-/// A misspelt version would be shed without a word, and the one that was meant would stay. Entries at a version that the
-/// CRD has no more need not be named: they are moved in any case.
-fn refuse_unknown_versions(targets: &[Target], shed: &[String]) -> anyhow::Result<()> {
+/// What `--all` or `--labelled` stand for. Those that are left out because somebody said so are named.
+fn chosen(all: &[Definition], args: &MigrateArgs) -> anyhow::Result<Vec<Target>> {
+    let opt_in = args.opt_in.to_opt_in();
+    let is_meant = |definition: &&Definition| {
+        if args.labelled {
+            opt_in.would_include(definition)
+        } else {
+            is_in_groups(&definition.group, &opt_in.groups)
+        }
+    };
+    let meant: Vec<&Definition> = all.iter().filter(is_meant).collect();
+    let of_groups = match opt_in.groups.as_slice() {
+        [] => String::new(),
+        groups => format!(" in group {}", groups.join(", ")),
+    };
+    if meant.is_empty() && args.labelled {
+        let label = &opt_in.label;
+        bail!("no CRD{of_groups} carries the label {label}: label one with `kubectl label crd NAME {label}`");
+    } else if meant.is_empty() {
+        bail!(no_crds(&opt_in.groups));
+    }
+    let (excluded, targets): (Vec<&Definition>, Vec<&Definition>) = meant
+        .into_iter()
+        .partition(|definition| exclusion(definition).is_some() && !args.include_excluded);
+    let names: Vec<String> = excluded
+        .iter()
+        .map(|definition| {
+            format!(
+                "{} ({})",
+                definition.name,
+                exclusion(definition).unwrap_or_default()
+            )
+        })
+        .collect();
+    let names = names.join(", ");
+    if targets.is_empty() {
+        bail!(
+            "every CRD that is meant is excluded by annotation: {names}; --include-excluded migrates them all the same"
+        );
+    }
+    if !excluded.is_empty() {
+        remark(&format!("left out, because excluded by annotation: {names}"));
+    }
+    let crd = |definition: &Definition| Target::Crd(Box::new(definition.clone()));
+    Ok(targets.into_iter().map(crd).collect())
+}
+
+fn refuse_versions(targets: &[Target], shed: &[String]) -> anyhow::Result<()> {
     let crds: Vec<&Definition> = targets
         .iter()
         .filter_map(|target| match target {
@@ -249,24 +279,19 @@ fn refuse_unknown_versions(targets: &[Target], shed: &[String]) -> anyhow::Resul
             Target::BuiltIn(_) => None,
         })
         .collect();
-    let unknown = |version: &&String| crds.iter().all(|crd| crd.version(version).is_none());
-    match (shed.iter().find(unknown), crds.as_slice()) {
-        (None, _) => Ok(()),
-        (Some(version), [crd]) => bail!(
-            "{} has no version {version} to shed: it has {}",
-            crd.name,
-            versions(crd)
-        ),
-        (Some(version), _) => bail!("none of the CRDs to migrate has a version {version} to shed"),
+    match unsheddable(&crds, shed) {
+        Some(why) => bail!(why),
+        None => Ok(()),
     }
 }
 
 /// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions to look after, and
 /// goes by its full name.
 async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow::Result<ApiResource> {
+    let is_plural = |crd: &&Definition| crd.plural == name || crd.kind == name;
     let meant: Vec<&str> = crds
         .iter()
-        .filter(|crd| crd.plural == name || crd.kind == name)
+        .filter(is_plural)
         .map(|crd| crd.name.as_str())
         .collect();
     if !meant.is_empty() {
@@ -277,5 +302,9 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
     }
     let is_crd =
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
-    Ok(builtin::find(&cluster.client, name, is_crd).await?)
+    let found = builtin::find(&cluster.client, name, is_crd).await;
+    if let (Err(Error::NotFound { .. }), Some(meant)) = (&found, names::meant(name, crds)) {
+        bail!("there is no CRD or built-in resource named {name}: did you mean {meant}?");
+    }
+    Ok(found?)
 }

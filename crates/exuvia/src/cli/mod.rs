@@ -8,16 +8,20 @@ mod demo;
 mod droppable;
 mod lint;
 mod migrate;
+mod names;
 mod operator;
 mod output;
 mod plan;
 mod rbac;
 mod references;
+mod stop;
 mod summary;
 mod table;
+mod usage;
 mod values;
 mod verdicts;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -29,6 +33,7 @@ pub use operator::{LogFormatArg, OperatorArgs};
 pub use output::Format;
 pub(crate) use output::remark;
 pub use plan::{PlanArgs, PlanFormat};
+pub use usage::parse;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
@@ -48,19 +53,24 @@ pub fn run(cli: Cli) -> ExitCode {
         }
         Command::Demo(args) => demo::run(args),
         Command::Plan(args) => block_on(plan::run(&args)),
-        Command::Rbac(args) => block_on(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
+        Command::Rbac(args) => look(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {
-            block_on(plan::status(&args)).map(|()| ExitCode::SUCCESS)
+            look(plan::status(&args)).map(|()| ExitCode::SUCCESS)
         }
         Command::Storage(StorageCommand::Users(args)) => {
-            block_on(droppable::users(&args)).map(|()| ExitCode::SUCCESS)
+            look(droppable::users(&args)).map(|()| ExitCode::SUCCESS)
         }
         Command::Storage(StorageCommand::Lint(args)) => lint::run(&args),
-        Command::Storage(StorageCommand::Audit(args)) => block_on(audit::run(&args)),
+        Command::Storage(StorageCommand::Audit(args)) => look(audit::run(&args)),
         Command::Storage(StorageCommand::Droppable(args)) => {
             // An exit code of its own: "no" must not be mistaken for "cannot tell".
-            return block_on(droppable::run(&args)).unwrap_or_else(|error| failed(&error, 2));
+            let answer = if args.prove {
+                block_on(droppable::run(&args))
+            } else {
+                look(droppable::run(&args))
+            };
+            return answer.unwrap_or_else(|error| failed(&error, 2));
         }
     };
     result.unwrap_or_else(|error| failed(&error, 1))
@@ -76,24 +86,33 @@ fn log_to_stderr(verbose: u8) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .log_internal_errors(false) // it would tell standard error that standard error is closed, and panic
+        .with_ansi(colours(std::env::var_os("NO_COLOR").as_deref()))
         .with_writer(std::io::stderr);
     let _ = subscriber.try_init(); // somebody else's logging stays
 }
 
+/// Whether what is logged is coloured: for people at a terminal, unless they said no (<https://no-color.org>).
+fn colours(no_color: Option<&std::ffi::OsStr>) -> bool {
+    no_color.is_none_or(std::ffi::OsStr::is_empty) && std::io::stderr().is_terminal()
+}
+
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
     remark(&format!("error: {}", sentence(error)));
-    ExitCode::from(code)
+    stop::exit_code(error).unwrap_or(ExitCode::from(code))
 }
 
 /// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures. What
-/// the server quotes of an object is left out: a terminal is often a log.
+/// the server quotes of an object is left out, and so are credentials: a terminal is often a log.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        let kube = cause.downcast_ref::<kube::Error>();
+        // An error in a box is another type than the error.
+        let boxed = cause.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
+        let kube = cause.downcast_ref::<kube::Error>().or(boxed);
         let own = match kube {
             Some(kube::Error::Api(status)) => cluster::answer(status),
-            _ => cause.to_string(),
+            Some(other) => exuvia_write::brief(other),
+            None => cause.to_string(),
         };
         if !text.contains(&own) {
             text = if text.is_empty() {
@@ -102,15 +121,93 @@ fn sentence(error: &anyhow::Error) -> String {
                 format!("{text}: {own}")
             };
         }
-        if matches!(kube, Some(kube::Error::Api(_))) {
+        if kube.is_some() {
             break;
         }
     }
-    redact_uncut(&text)
+    without_passwords(&redact_uncut(&text))
+}
+
+/// The text with `…@` for every user and password before a host: `https://me:secret@host` becomes `https://…@host`.
+pub fn without_passwords(text: &str) -> String {
+    const MARK: &str = "://";
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(MARK) {
+        let (before, url) = rest.split_at(at + MARK.len());
+        shown.push_str(before);
+        let end = url.find(|c: char| c.is_whitespace() || "/?#\"'".contains(c));
+        let authority = &url[..end.unwrap_or(url.len())];
+        // A password may hold an @, or what ends an authority; then the last @ before a space is meant.
+        let word = &url[..url.find(char::is_whitespace).unwrap_or(url.len())];
+        let user = authority.rfind('@').or_else(|| {
+            let at = word.rfind('@')?;
+            word[..at].contains(':').then_some(at)
+        });
+        rest = match user {
+            Some(user) => {
+                shown.push('…');
+                &url[user..]
+            }
+            None => url,
+        };
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Work that writes nothing, and may be ended at any time.
+fn look<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    block_on(stop::unless_terminated(work))
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Runtime::new()
         .context("cannot start the async runtime")?
         .block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error with a cause in a box, as thiserror hands it on.
+    #[derive(Debug)]
+    struct Outer(Box<kube::Error>);
+
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("the write failed")
+        }
+    }
+
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn what_the_server_said_is_a_sentence_even_in_a_box() {
+        let status = kube::core::Status::failure("spec.x: Invalid value: \"CANARY\": no", "Invalid");
+        let error = Outer(Box::new(kube::Error::Api(Box::new(status))));
+        assert_eq!(
+            sentence(&error.into()),
+            "the write failed: spec.x: Invalid value: …: no"
+        );
+    }
+
+    #[test]
+    fn passwords_in_urls_are_not_shown() {
+        for (text, shown) in [
+            ("at https://me:CANARY@host:1/x now", "at https://…@host:1/x now"),
+            ("'https://CANARY@host'", "'https://…@host'"),
+            ("http://me:CAN/ARY@host", "http://…@host"),
+            ("http://me:CAN@ARY@host", "http://…@host"),
+            ("https://host/a@b and c@d", "https://host/a@b and c@d"),
+            ("https://a:1, ftp://u:CANARY@b", "https://a:1, ftp://…@b"),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
+    }
 }

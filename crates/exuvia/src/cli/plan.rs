@@ -109,6 +109,7 @@ async fn targets(args: &PlanArgs) -> anyhow::Result<Vec<Target>> {
             kubeconfig: args.kubeconfig.clone(),
             context: context.clone(),
             output: Format::default(),
+            show_values: args.show_values,
         },
         context,
         connected: OnceCell::new(),
@@ -137,7 +138,7 @@ pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
         .iter()
         .find(|name| all.iter().all(|crd| crd.name_any() != **name))
     {
-        bail!("there is no CRD named {unknown}: see `exuvia plan` for what there is");
+        bail!(super::names::no_such_crd(unknown, &all));
     }
     let (migrations, mut notes) = migrations_among(&cluster.client, &all, true).await;
     let chosen = all

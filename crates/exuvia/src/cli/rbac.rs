@@ -61,6 +61,7 @@ async fn found(args: &RbacArgs) -> anyhow::Result<Scope> {
         kubeconfig: args.kubeconfig.clone(),
         context: args.context.clone(),
         output: Format::default(),
+        show_values: false,
     })
     .await?;
     let everywhere = args.opt_in.groups.iter().any(|group| group == "*");

@@ -14,8 +14,10 @@ async fn an_open_watch_on_another_api_server_holds_it() {
     let second = control_plane.another_apiserver_on_host("host-b").await.unwrap();
     let widgets = proven(&control_plane, "second.example.com", 2).await;
     let old = widgets.api(&second.client().unwrap(), "v1alpha1");
-    super::until("the second server serves it", async || {
-        old.get("widget-0000").await.is_ok()
+    // A server whose cache is cold answers 429 for a moment.
+    super::until("the second server serves it, and takes watches", async || {
+        let watched = old.watch(&WatchParams::default(), "0").await;
+        old.get("widget-0000").await.is_ok() && watched.is_ok()
     })
     .await;
     let watch = old.watch(&WatchParams::default(), "0").await.unwrap();

@@ -323,3 +323,38 @@ async fn what_is_not_stored_cannot_be_migrated() {
     let (.., message) = condition(&status, "Stalled");
     assert!(message.contains("cannot be listed and patched"), "{message}");
 }
+
+/// As `exuvia storage migrate --shed` checks it.
+#[tokio::test]
+async fn a_version_that_cannot_be_shed_is_refused_and_one_that_was_shed_may_be_dropped() {
+    let shared = shared().await;
+    let client = shared.control_plane.client().unwrap();
+    let widgets = flipped(&client, "shedding.example.com", 2, false).await;
+    by_hand(&client, "shedding", spec_of(&widgets, json!({"shed": ["v9"]}))).await;
+    let refused = async |part: &str| {
+        let what = format!("refused: {part}");
+        let because = |status: &StorageMigrationStatus| {
+            let (stalled, reason, message) = condition(status, "Stalled");
+            (stalled.as_str(), reason.as_str()) == ("True", "InvalidSpec") && message.contains(part)
+        };
+        status_when(&client, "shedding", &what, because).await;
+    };
+    refused("spec.shed: widgets.shedding.example.com has no version v9 to shed: it has v1alpha1, v1").await;
+    change_spec(&client, "shedding", json!({"shed": ["v1"]})).await;
+    refused("v1 is the storage version").await;
+    assert_eq!(
+        stored_at(&shared.control_plane, &widgets).await,
+        [("v1alpha1".to_owned(), 2)].into(),
+        "nothing is done"
+    );
+    change_spec(&client, "shedding", json!({"shed": ["v1alpha1"]})).await;
+    in_phase(&client, "shedding", Phase::Migrated).await;
+    widgets.drop_version(&client, "v1alpha1").await.unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let generation = crds.get(&widgets.crd_name()).await.unwrap().metadata.generation;
+    status_when(&client, "shedding", "migrated after the drop", |status| {
+        let seen = status.observed.as_ref().map(|observed| observed.generation);
+        status.phase == Some(Phase::Migrated) && seen == generation
+    })
+    .await;
+}

@@ -175,9 +175,28 @@ async fn a_canary_in_every_object_shows_nowhere() {
     in_phase(&client, &fine.crd_name(), Phase::Migrated).await;
     // People are told what it is about all the same.
     for (widgets, reason, parts) in [
-        (&by_rule, "Failures", ["default/widget-0", "must change"]),
-        (&by_policy, "Failures", ["default/widget-0", "frozen by policy"]),
-        (&by_webhook, "Failures", ["default/widget-0", "frozen by webhook"]),
+        (
+            &by_rule,
+            "Failures",
+            [
+                "default/widget-0",
+                "spec.payload: Invalid value: …: failed rule: self != oldSelf",
+            ],
+        ),
+        (&by_rule, "Failures", ["the payload …", "must change"]),
+        (
+            &by_policy,
+            "Failures",
+            ["ValidatingAdmissionPolicy 'nosy'", "frozen by policy"],
+        ),
+        (
+            &by_webhook,
+            "Failures",
+            [
+                "default/widget-0",
+                r#"admission webhook "nosy.example.com" denied the request: frozen by webhook"#,
+            ],
+        ),
         (
             &unconvertible,
             "Preflight",

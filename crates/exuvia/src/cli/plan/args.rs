@@ -36,6 +36,10 @@ pub struct PlanArgs {
     /// How to print results
     #[arg(short, long, value_enum, default_value_t)]
     pub output: PlanFormat,
+    /// Show messages of the API server and of webhooks whole, with the values of objects that they quote: for a terminal
+    /// alone
+    #[arg(long)]
+    pub show_values: bool,
 }
 
 /// How a plan is printed.
