@@ -71,7 +71,10 @@ async fn the_commands_of_the_page_print_what_it_shows() {
         let ended = terminal.run(&step.command).await;
         let expected = expected_code(&page, steps.get(index + 1));
         let (command, printed) = (&step.command, &ended.printed);
-        assert_eq!(ended.code, expected, "the exit code of `{command}`, which printed:\n{printed}");
+        assert_eq!(
+            ended.code, expected,
+            "the exit code of `{command}`, which printed:\n{printed}"
+        );
         if let Some(correction) = page.correction(step, printed) {
             corrections.push((step.clone(), correction));
         }
@@ -85,7 +88,10 @@ async fn the_commands_of_the_page_print_what_it_shows() {
     }
     let differences = corrections.iter().map(|(step, printed)| {
         let said = page.output(step);
-        format!("$ {}\n--- the page says\n{said}\n--- it printed\n{printed}\n", step.command)
+        format!(
+            "$ {}\n--- the page says\n{said}\n--- it printed\n{printed}\n",
+            step.command
+        )
     });
     let differences: Vec<String> = differences.collect();
     assert!(
@@ -104,7 +110,11 @@ async fn stored_at_one_version(control_plane: &ControlPlane) {
         ("snapshot.example.com", "volumesnapshots", "v1"),
         ("gateway.example.com", "httproutes", "v1"),
     ] {
-        let counts = control_plane.stored(group, plural).count_by_version().await.unwrap();
+        let counts = control_plane
+            .stored(group, plural)
+            .count_by_version()
+            .await
+            .unwrap();
         let versions: Vec<&String> = counts.keys().collect();
         assert_eq!(versions, [&format!("{group}/{version}")], "{plural}");
     }
@@ -114,6 +124,9 @@ async fn stored_at_one_version(control_plane: &ControlPlane) {
 fn the_page_uses_every_manifest_of_its_examples() {
     let text = std::fs::read_to_string(workspace().join(PAGE)).unwrap();
     for manifest in manifests() {
-        assert!(text.contains(manifest.to_str().unwrap()), "{manifest:?} is not used");
+        assert!(
+            text.contains(manifest.to_str().unwrap()),
+            "{manifest:?} is not used"
+        );
     }
 }

@@ -117,11 +117,20 @@ mod tests {
     #[test]
     fn the_commands_of_console_blocks_are_taken_with_their_outputs() {
         let page = Page::from_text(TEXT);
-        let steps: Vec<_> = page.steps().into_iter().map(|step| (page.output(&step), step.command)).collect();
+        let steps: Vec<_> = page
+            .steps()
+            .into_iter()
+            .map(|step| (page.output(&step), step.command))
+            .collect();
         let pair = |output: &str, command: &str| (output.to_owned(), command.to_owned());
         assert_eq!(
             steps,
-            [pair("a\nb", "one --flag"), pair("", "two"), pair("3", "echo $?"), pair("x\n…", "three")]
+            [
+                pair("a\nb", "one --flag"),
+                pair("", "two"),
+                pair("3", "echo $?"),
+                pair("x\n…", "three")
+            ]
         );
     }
 
@@ -130,7 +139,10 @@ mod tests {
         let page = Page::from_text(TEXT);
         let steps = page.steps();
         assert_eq!(page.corrected(&[]).text(), TEXT);
-        let corrections = [(steps[0].clone(), "c".to_owned()), (steps[1].clone(), "d\ne".to_owned())];
+        let corrections = [
+            (steps[0].clone(), "c".to_owned()),
+            (steps[1].clone(), "d\ne".to_owned()),
+        ];
         let corrected = page.corrected(&corrections).text();
         assert_eq!(corrected, TEXT.replace("a\nb\n$ two", "c\n$ two\nd\ne"));
     }

@@ -73,7 +73,9 @@ impl Terminal {
             .current_dir(self.directory.path())
             .env_clear()
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let output = tokio::task::spawn_blocking(move || shell.output().unwrap()).await.unwrap();
+        let output = tokio::task::spawn_blocking(move || shell.output().unwrap())
+            .await
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.lines().filter(|line| !is_progress(line));
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -107,7 +109,9 @@ impl Terminal {
             let group_version = format!("{}/{version}", spec.group);
             let shows_hash = (self.client.list_api_group_resources(&group_version).await).is_ok_and(|list| {
                 let mut resources = list.resources.iter();
-                resources.any(|one| one.name == spec.names.plural && one.storage_version_hash.as_ref() == Some(&hash))
+                resources.any(|one| {
+                    one.name == spec.names.plural && one.storage_version_hash.as_ref() == Some(&hash)
+                })
             });
             let resource = ApiResource {
                 group: spec.group.clone(),
@@ -126,7 +130,12 @@ impl Terminal {
                 }
             };
             let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-            assert!(waited.is_ok(), "{} of {} is not served", version.name, spec.names.plural);
+            assert!(
+                waited.is_ok(),
+                "{} of {} is not served",
+                version.name,
+                spec.names.plural
+            );
         }
     }
 }
@@ -142,9 +151,14 @@ pub(crate) fn manifests() -> Vec<PathBuf> {
     let examples = Path::new("examples/real-projects");
     let entries = |path: &Path| {
         let entries = std::fs::read_dir(workspace().join(path)).unwrap();
-        entries.map(|entry| path.join(entry.unwrap().file_name())).collect::<Vec<_>>()
+        entries
+            .map(|entry| path.join(entry.unwrap().file_name()))
+            .collect::<Vec<_>>()
     };
-    let mut found: Vec<PathBuf> = entries(examples).iter().flat_map(|project| entries(project)).collect();
+    let mut found: Vec<PathBuf> = entries(examples)
+        .iter()
+        .flat_map(|project| entries(project))
+        .collect();
     found.sort();
     found
 }
