@@ -90,7 +90,7 @@ impl Terminal {
     }
 
     async fn wait_until_understood(&self, command: &str) {
-        for path in command.split_whitespace().filter(|word| word.ends_with(".yaml")) {
+        for path in command.split_whitespace().filter(|word| is_manifest(word)) {
             let text = std::fs::read_to_string(self.directory.path().join(path)).unwrap();
             for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
                 if document["kind"] == "CustomResourceDefinition" {
@@ -138,6 +138,12 @@ impl Terminal {
             );
         }
     }
+}
+
+fn is_manifest(word: &str) -> bool {
+    Path::new(word)
+        .extension()
+        .is_some_and(|extension| extension == "yaml")
 }
 
 /// Such as `widgets.example.com: rewriting`: which of them are printed depends on how fast the machine is.
