@@ -33,8 +33,8 @@ async fn what_is_lost_and_what_is_added_is_said_before_and_after() {
         .unwrap();
     widgets.flip_storage(&client, "v1").await.unwrap();
     let crd = widgets.crd_name();
-    let erased = "spec.legacy (1 object, default/widget-0001)";
-    let added = "added, a default of the storage version: spec.interval (3 objects, such as default/widget-0000, \
+    let erased = "spec.legacy (1 object: default/widget-0001)";
+    let added = "the storage version adds a default: spec.interval (3 objects, such as default/widget-0000, \
          default/widget-0001, default/widget-0002)";
 
     let rehearsal = migrate(control_plane, &[&crd, "--dry-run"]).await;

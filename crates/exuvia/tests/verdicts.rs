@@ -52,7 +52,7 @@ async fn a_migration_ends_with_one_answer_for_each_old_version() {
     let (code, said) = migrated(&[&crd]).await;
     assert_eq!(code, 0, "{said}");
     let held = "v1alpha1: held by\n    migration: migrated at ";
-    let patrol = format!("the patrol has not been: run `exuvia storage migrate {crd} --patrol`");
+    let patrol = format!("not patrolled yet: run `exuvia storage migrate {crd} --patrol`");
     assert!(said.contains(held) && said.contains(&patrol), "{said}");
     let references =
         "not known, references: not looked at (that takes a list of every object in the cluster)";
@@ -105,7 +105,7 @@ async fn a_held_version_is_a_failure_only_where_it_must_be_droppable() {
 
     let (code, said) = migrated(&[&crd]).await;
     assert_eq!(code, 0, "{said}");
-    let held = "ownership: laggard owns fields at it on 1 object, such as default/widget-0002";
+    let held = "ownership: laggard owns fields at it on 1 object (such as default/widget-0002";
     let cure = format!("run `exuvia storage migrate {crd} --shed v1alpha1`");
     assert!(said.contains(held) && said.contains(&cure), "{said}");
     let (code, said) = migrated(&[&crd, "--require-droppable"]).await;
@@ -172,7 +172,7 @@ async fn objects_that_fail_hold_the_version_and_the_answer_says_so() {
     let crd = widgets.crd_name();
     let (code, said) = migrated(&[&crd]).await;
     assert_eq!(code, 1, "{said}");
-    let held = "v1alpha1: held by bytes: status.storedVersions lists it, so objects may be stored at it: this run stalled \
+    let held = "v1alpha1: held by bytes: objects may be stored at it, as status.storedVersions lists it: this run stalled \
                 (Failures); ";
     let cure = format!("{held}remove the cause, then run `exuvia storage migrate {crd}`");
     assert!(said.contains(&cure), "{said}");

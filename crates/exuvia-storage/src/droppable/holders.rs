@@ -3,6 +3,7 @@
 use super::{Holder, Holds};
 use crate::audience::Audience;
 use crate::definition::Definition;
+use crate::loss;
 use crate::ownership::Owners;
 use crate::references::Unseen;
 use crate::report::objects;
@@ -33,19 +34,25 @@ pub(super) fn stored(definition: &Definition, version: &str, words: Words<'_>) -
             (None, Audience::CommandLine) => format!(": run `exuvia storage migrate {name}`"),
             (None, Audience::StorageMigration) => " until this migration has come to its end".to_owned(),
         };
-        format!("status.storedVersions lists it, so objects may be stored at it{what_then}")
+        let unseen = loss::unseen(definition);
+        let unserved = unseen.iter().find(|unseen| unseen.version == version);
+        let unserved = unserved
+            .map(|unseen| format!("; {}", unseen.why))
+            .unwrap_or_default();
+        format!("objects may be stored at it, as status.storedVersions lists it{what_then}{unserved}")
     } else {
         return None;
     };
     Some(Holder::new(Holds::Bytes, message))
 }
 
-/// Each manager that owns fields at the version.
+/// Each manager that owns fields at the version; `is_left`: a migration could not find out what they own at the storage version.
 pub(super) fn ownership<'a>(
     definition: &Definition,
     version: &str,
     owners: &'a Owners,
     audience: Audience,
+    is_left: bool,
 ) -> impl Iterator<Item = Holder> + use<'a> {
     let at: Vec<_> = owners.at(&definition.api_version(version)).collect();
     // A migration moves what is at a stored version by itself.
@@ -62,25 +69,26 @@ pub(super) fn ownership<'a>(
         Audience::StorageMigration if is_stored => "this migration moves that".to_owned(),
         Audience::StorageMigration => format!("add {version} to spec.shed"),
     };
-    let renamed = if definition.webhook_conversion {
+    let storage = definition.crd.storage.clone();
+    let renamed = if is_left {
         let drop = audience.setting("--managed-fields drop", "spec.managedFields: Drop");
         format!(
-            "; fields that the conversion webhook renames cannot be moved: with {drop} as well they lose this owner, until it \
-             applies them again"
+            "; a migration could not find out what it owns at {storage}: with {drop} as well its fields lose this owner, until \
+             it applies them again"
         )
     } else {
         String::new()
     };
     at.into_iter().map(move |(manager, owner)| {
         let mut message = format!(
-            "{manager} owns fields at it on {}, such as {}",
+            "{manager} owns fields at it on {} (such as {}",
             objects(owner.objects),
             owner.example
         );
         if let Some(last) = owner.last {
-            message.push_str(&format!(", last written {last}"));
+            message.push_str(&format!(", last written {last:.0}"));
         }
-        message.push_str(&format!("; once it writes at another version, {cure}{renamed}"));
+        message.push_str(&format!("): let it write at {storage}, then {cure}{renamed}"));
         Holder::new(Holds::Ownership, message).on(owner.objects, std::slice::from_ref(&owner.example))
     })
 }

@@ -36,7 +36,7 @@ impl Outlook {
             let bytes = stored(definition, name, words).into_iter();
             let owned = owners
                 .into_iter()
-                .flat_map(|owners| ownership(definition, name, owners, audience));
+                .flat_map(|owners| ownership(definition, name, owners, audience, false));
             let holders: Vec<Holder> = bytes.chain(owned).collect();
             holders.into_iter().map(|holder| (name.clone(), holder))
         });
@@ -73,7 +73,7 @@ pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<
     let words = Words::default();
     let mut blockers: Vec<Holder> = stored(definition, version, words).into_iter().collect();
     if version != definition.crd.storage {
-        blockers.extend(ownership(definition, version, owners, words.audience));
+        blockers.extend(ownership(definition, version, owners, words.audience, false));
     }
     blockers
 }
@@ -125,7 +125,7 @@ mod tests {
             unknown,
             clear: vec![Clear {
                 what: Holds::Served,
-                because: "v1 will still be served".into(),
+                because: "v1 stays served".into(),
             }],
         };
         let holder = Holder::new(Holds::Usage, "1 watch is open");

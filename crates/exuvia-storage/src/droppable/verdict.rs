@@ -123,7 +123,7 @@ impl Seen<'_> {
                 findings.clear(
                     Holds::Bytes,
                     format!(
-                        "every object is stored at {storage}, verified {how} at generation {generation} and patrolled ({:.0})",
+                        "every object is stored at {storage}, verified {how} at the CRD's generation {generation} and patrolled ({:.0})",
                         record.at
                     ),
                 );
@@ -133,7 +133,7 @@ impl Seen<'_> {
                 findings.holders.push(Holder::new(
                     Holds::Migration,
                     format!(
-                        "migrated at {:.0}, the patrol has not been: {why}run `exuvia storage migrate {crd} --patrol`",
+                        "migrated at {:.0}, not patrolled yet: {why}run `exuvia storage migrate {crd} --patrol`",
                         record.at
                     ),
                 ));
@@ -168,7 +168,7 @@ impl Seen<'_> {
             findings.holders.push(Holder::new(Holds::Served, message));
         } else {
             let after = self.served_after.join(", ");
-            findings.clear(Holds::Served, format!("{after} will still be served"));
+            findings.clear(Holds::Served, format!("{after} stays served"));
         }
     }
 
@@ -195,9 +195,16 @@ impl Seen<'_> {
         match self.owners {
             Looked::At(owners) => {
                 let before = findings.holders.len();
-                findings
-                    .holders
-                    .extend(ownership(self.definition, version, owners, self.audience));
+                let is_left = self
+                    .record
+                    .is_some_and(|record| record.left.iter().any(|left| left == version));
+                findings.holders.extend(ownership(
+                    self.definition,
+                    version,
+                    owners,
+                    self.audience,
+                    is_left,
+                ));
                 if findings.holders.len() == before {
                     findings.clear(Holds::Ownership, "no managedFields entry names it");
                 }
@@ -309,7 +316,9 @@ impl Seen<'_> {
                         within.as_secs_f64()
                     ),
                     None => {
-                        format!("no open watch on {servers}; single requests were not counted (--watch 5m)")
+                        format!(
+                            "no open watch ({servers} asked); requests were not counted, --watch 5m does that"
+                        )
                     }
                 },
             );

@@ -21,6 +21,7 @@ pub use certain::certainly_keeps;
 pub use look::look;
 
 use crate::audience::Audience;
+use crate::definition::Definition;
 use crate::report::objects;
 use difference::Difference;
 
@@ -85,6 +86,14 @@ impl Tense {
             Self::Did => ["erased", "changed"],
         }
     }
+}
+
+/// Versions whose objects may lose something that nobody can see, because they or the storage version are not served.
+pub fn unseen(definition: &Definition) -> Vec<Unseen> {
+    if definition.webhook_conversion {
+        return Vec::new();
+    }
+    plan::Plan::of(definition).unseen
 }
 
 /// How many objects a path is about.
@@ -158,7 +167,7 @@ impl Losses {
     ///
     /// let mut losses = Losses::default();
     /// losses.erased.insert("spec.legacy".into(), Count { objects: 1, first: vec!["default/a".into()] });
-    /// assert_eq!(losses.lines(Tense::Did, 10), ["the rewrite erased spec.legacy (1 object, default/a)"]);
+    /// assert_eq!(losses.lines(Tense::Did, 10), ["the rewrite erased spec.legacy (1 object: default/a)"]);
     /// assert!(losses.holds());
     /// ```
     pub fn lines(&self, tense: Tense, most: usize) -> Vec<String> {
@@ -167,8 +176,11 @@ impl Losses {
             (erases.as_str(), &self.erased),
             (&changes, &self.changed),
             ("no apply is possible with", &self.unfit),
-            ("not kept, a default of the old version:", &self.defaults_not_kept),
-            ("added, a default of the storage version:", &self.added),
+            (
+                "a default of the old version is not kept:",
+                &self.defaults_not_kept,
+            ),
+            ("the storage version adds a default:", &self.added),
         ];
         let mut lines = Vec::new();
         for (what, paths) in classes {
@@ -286,7 +298,11 @@ impl Losses {
 
     fn ways_out(&self, audience: Audience) -> String {
         let accept = audience.setting("--accept-pruning", "spec.acceptPruning: true");
-        let accept = format!("accept the loss with {accept}");
+        let accept = if self.erased.is_empty() && self.changed.is_empty() && self.unfit.is_empty() {
+            format!("go on without a look with {accept}")
+        } else {
+            format!("accept the loss with {accept}")
+        };
         let mut ways = Vec::new();
         if !(self.erased.is_empty() && self.changed.is_empty()) {
             ways.push("let the storage version's schema keep these fields".to_owned());
@@ -312,8 +328,8 @@ fn named(paths: &BTreeMap<String, Count>, first: usize) -> impl Iterator<Item = 
     paths.iter().map(move |(path, count)| {
         let names: Vec<&str> = count.first.iter().take(first).map(String::as_str).collect();
         let (names, on) = (names.join(", "), objects(count.objects));
-        let such_as = if count.objects == 1 { "" } else { "such as " };
-        format!("{path} ({on}, {such_as}{names})")
+        let such_as = if count.objects == 1 { ": " } else { ", such as " };
+        format!("{path} ({on}{such_as}{names})")
     })
 }
 

@@ -214,7 +214,7 @@ async fn a_writer_still_at_the_old_version_is_named_and_holds_it() {
     let text = blockers[0].to_string();
     assert!(
         text.contains("laggard")
-            && text.contains("1 object, such as")
+            && text.contains("1 object (such as")
             && text.contains("default/widget-0001"),
         "{text}"
     );

@@ -26,7 +26,7 @@ async fn a_value_that_the_storage_version_does_not_take_is_named_before_the_firs
         panic!("{report:?}");
     };
     assert_eq!(*reason, "Pruning");
-    let named = "spec.amount (type string, must be integer) (1 object, default/unfit)";
+    let named = "spec.amount (type string, must be integer) (1 object: default/unfit)";
     assert!(
         message.contains(named) && message.contains("answer 500"),
         "{message}"

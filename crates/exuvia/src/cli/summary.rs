@@ -157,11 +157,11 @@ impl Summary {
                 let old: Vec<String> = report.stored_before.iter().filter(is_old).cloned().collect();
                 let trim = match old.as_slice() {
                     [] => "put on record what it proves".to_owned(),
-                    old => format!("trim {}", old.join(", ")),
+                    old => format!("remove {} from storedVersions", old.join(", ")),
                 };
                 format!(
-                    "nothing was found that stands in the way (one object of each kind was tried, not all); would rewrite its \
-                     objects at {}, verify that, and {trim}",
+                    "can be migrated, as far as a dry run can tell (one object for each version that owners name was tried): \
+                     would rewrite its objects at {}, verify that, and {trim}",
                     report.storage_version
                 )
             }
@@ -189,7 +189,15 @@ impl Summary {
     /// Every field that the rewrite takes away or adds.
     fn losses(&self) -> Vec<String> {
         let Some(losses) = &self.report.losses else {
-            return Vec::new();
+            let converts = |definition: &Definition| definition.webhook_conversion;
+            let is_unseen =
+                self.report.end == End::WouldMigrate && self.definition.as_ref().is_some_and(converts);
+            let said = "contents were not compared: a conversion webhook converts them, and what it drops is its own promise";
+            return if is_unseen {
+                vec![said.to_owned()]
+            } else {
+                Vec::new()
+            };
         };
         let tense = match &self.report.end {
             End::Migrated | End::Clean => Tense::Did,
@@ -212,11 +220,13 @@ impl Summary {
         // What holds it is in the sentence above already, unless that had to be cut.
         let is_said =
             matches!(&self.report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
-        lines.extend(if is_said {
+        let named = if is_said {
             losses.harmless().lines(tense, Losses::MOST_PATHS)
         } else {
             losses.lines(tense, Losses::MOST_PATHS)
-        });
+        };
+        let indent = if lines.is_empty() { "" } else { "  " };
+        lines.extend(named.into_iter().map(|line| format!("{indent}{line}")));
         lines
     }
 
@@ -225,27 +235,38 @@ impl Summary {
         let mut lines = Vec::new();
         let tally = report.rewrite;
         if tally.done() > 0 {
+            let others = [
+                (tally.gone, "gone"),
+                (tally.skipped, "written meanwhile"),
+                (tally.conflict, "in conflict"),
+                (tally.failed, "failed"),
+            ];
+            let others = others.iter().filter(|(number, _)| *number > 0);
+            let others: String = others
+                .map(|(number, what)| format!(", {number} {what}"))
+                .collect();
             lines.push(format!(
-                "{} rewritten, {} current, {} gone, {} written meanwhile, {} in conflict, {} failed",
-                tally.rewritten, tally.current, tally.gone, tally.skipped, tally.conflict, tally.failed
+                "{} rewritten, {} already current{others}",
+                tally.rewritten, tally.current
             ));
         }
         let changed = report.explained + report.mutated + report.unexplained > 0;
+        let why = report.why_full.as_ref();
+        let why = why
+            .map(|why| format!("; in full, because {why}"))
+            .unwrap_or_default();
         match report.verified.filter(|_| report.verify.done() > 0) {
             Some(Verified::Proof) => lines.push(
                 "verified: by resourceVersions, as every API server was asked itself, and by patching the rest and a sample"
                     .to_owned(),
             ),
             Some(Verified::Full) if changed => {
-                lines.push("verified: every object was patched once more".to_owned());
+                lines.push(format!("verified: every object was patched once more{why}"));
             }
             Some(Verified::Full) => {
-                lines.push("verified: every object was patched once more and came back unchanged".to_owned());
+                lines.push(format!("verified: every object was patched once more, and none changed{why}"));
             }
             None => {}
-        }
-        if let Some(why) = &report.why_full {
-            lines.push(format!("in full, because {why}"));
         }
         lines
     }
@@ -359,11 +380,12 @@ impl Summary {
         }
         match record {
             Some(record) if record.patrolled => {
-                lines.push("patrolled: nothing was written behind it".to_owned());
+                lines.push("patrolled: no late write of an old version was found".to_owned());
             }
             Some(_) => {
                 lines.push(
-                    "not patrolled yet: an API server that was behind may still have written".to_owned(),
+                    "not patrolled yet: an API server that was late may have written an old version"
+                        .to_owned(),
                 );
             }
             None => {}

@@ -103,7 +103,7 @@ async fn a_migration_that_is_told_to_stop_says_what_was_done_and_how_to_go_on() 
         );
 
         let again = printed(&migrate(control_plane, &[&crd]).await);
-        assert!(again.contains("5 rewritten, 3 current"), "{again}");
+        assert!(again.contains("5 rewritten, 3 already current"), "{again}");
     }
 }
 

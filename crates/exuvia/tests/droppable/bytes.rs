@@ -124,7 +124,10 @@ async fn a_record_is_believed_until_the_crd_changes_and_shown() {
         )
         .await,
     );
-    assert_eq!(plan[0]["verdict"], "proven at generation 2", "{plan}");
+    assert_eq!(
+        plan[0]["verdict"], "nothing old is stored (proven at generation 2)",
+        "{plan}"
+    );
     assert_eq!(
         plan[0]["next"],
         format!("exuvia storage droppable {crd} v1alpha1")

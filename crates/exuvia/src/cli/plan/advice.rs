@@ -2,6 +2,7 @@
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{droppable, older};
+use exuvia_storage::loss;
 use exuvia_storage::record::Record;
 use exuvia_storage::{Owners, excluded};
 
@@ -65,7 +66,12 @@ impl Advice {
             return Self::on_clean(definition, record);
         }
         let verdict = format!("{} may still be stored", old.join(", "));
-        Self::new(verdict, migrate(definition))
+        let unseen = loss::unseen(definition);
+        let unseen = unseen.iter().find(|unseen| old.contains(&unseen.version));
+        Self {
+            first: unseen.map(|unseen| unseen.why.clone()),
+            ..Self::new(verdict, format!("{} --patrol", migrate(definition)))
+        }
     }
 
     /// `storedVersions` lists no old version. Whether that is true is on record, or has to be found out (PITFALLS A39);
@@ -73,7 +79,7 @@ impl Advice {
     fn on_clean(definition: &Definition, record: Option<&Record>) -> Self {
         let name = &definition.name;
         if definition.versions.len() == 1 && record.is_none() {
-            return Self::nothing("it has one version only");
+            return Self::nothing("only one version");
         }
         let old = droppable(definition, &Owners::default());
         let ask = old
@@ -82,7 +88,10 @@ impl Advice {
         match record {
             Some(record) if record.patrolled => Self {
                 command: ask,
-                ..Self::nothing(format!("proven at generation {}", record.generation))
+                ..Self::nothing(format!(
+                    "nothing old is stored (proven at generation {})",
+                    record.generation
+                ))
             },
             Some(record) => Self::new(
                 format!("migrated at generation {}, not patrolled", record.generation),
