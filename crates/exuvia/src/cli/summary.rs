@@ -241,14 +241,13 @@ impl Summary {
                 (tally.conflict, "in conflict"),
                 (tally.failed, "failed"),
             ];
+            let mut counts = vec![
+                format!("{} rewritten", tally.rewritten),
+                format!("{} already current", tally.current),
+            ];
             let others = others.iter().filter(|(number, _)| *number > 0);
-            let others: String = others
-                .map(|(number, what)| format!(", {number} {what}"))
-                .collect();
-            lines.push(format!(
-                "{} rewritten, {} already current{others}",
-                tally.rewritten, tally.current
-            ));
+            counts.extend(others.map(|(number, what)| format!("{number} {what}")));
+            lines.push(counts.join(", "));
         }
         let changed = report.explained + report.mutated + report.unexplained > 0;
         let why = report.why_full.as_ref();
