@@ -62,7 +62,7 @@ async fn what_is_lost_and_what_is_added_is_said_before_and_after() {
     assert!(done.status.success(), "{said}");
     let lost = "1 of 3 objects lost something, as --accept-pruning allows:";
     assert!(
-        said.contains(&format!("{lost}\n  the rewrite erased {erased}")),
+        said.contains(&format!("{lost}\n    the rewrite erased {erased}")),
         "{said}"
     );
     assert!(said.contains(added), "{said}");

@@ -49,7 +49,7 @@ async fn plan_migrate_droppable_tell_one_story() {
     assert!(text(&no.stdout).contains("bytes:"), "{}", text(&no.stdout));
 
     let would = text(&admin(&["storage", "migrate", &crd, "--dry-run"]).await.stdout);
-    assert!(would.contains("trim v1alpha1"), "{would}");
+    assert!(would.contains("remove v1alpha1 from storedVersions"), "{would}");
     let counts = control_plane
         .stored("story.example.com", "widgets")
         .count_by_version()

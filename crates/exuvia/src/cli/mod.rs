@@ -52,7 +52,8 @@ pub fn run(cli: Cli) -> ExitCode {
             output::say(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
         }
         Command::Demo(args) => demo::run(args),
-        Command::Plan(args) => block_on(plan::run(&args)),
+        Command::Plan(args) if args.watch => block_on(plan::run(&args)), // it ends by a signal
+        Command::Plan(args) => look(plan::run(&args)),
         Command::Rbac(args) => look(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {

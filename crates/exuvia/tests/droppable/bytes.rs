@@ -233,7 +233,10 @@ async fn bytes_that_stored_versions_lists_hold_it_and_a_migration_alone_is_not_y
     let widgets = flipped(&client, "listed.example.com", 2).await;
     let (code, text) = droppable(control_plane, &widgets, &[]).await;
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("bytes: status.storedVersions lists it"), "{text}");
+    assert!(
+        text.contains("bytes: objects may be stored at it, as status.storedVersions lists it"),
+        "{text}"
+    );
     let done = said(&migrate(control_plane, &[&widgets.crd_name()]).await).1;
     let ask = format!("exuvia storage droppable {} v1alpha1", widgets.crd_name());
     assert!(

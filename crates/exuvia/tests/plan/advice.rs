@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::binary::{self, flipped, printed};
 use crate::{plan_of, shown};
 
-/// Widgets whose `color` is called `paint` at v1, and a webhook that knows it.
+/// Widgets whose `color` is called `paint` at v1, and a webhook that takes no other value of it than it has: so the server
+/// cannot tell who owns it there.
 async fn renaming(control_plane: &ControlPlane, group: &str) -> (Widgets, WebhookServer) {
     let webhooks = control_plane.webhooks().await.unwrap();
     webhooks.on_convert(Conversion::by(|mut object, to| {
@@ -20,6 +21,7 @@ async fn renaming(control_plane: &ControlPlane, group: &str) -> (Widgets, Webhoo
         if let Some(spec) = object["spec"].as_object_mut()
             && let Some(value) = spec.remove(from)
         {
+            assert_eq!(value, "green");
             spec.insert(into.into(), value);
         }
         object["apiVersion"] = json!(to);
@@ -50,7 +52,7 @@ async fn follow(control_plane: &ControlPlane, command: &str) {
 }
 
 #[tokio::test]
-async fn following_the_advice_frees_a_version_whose_fields_a_webhook_renames() {
+async fn following_the_advice_frees_a_version_whose_owners_cannot_be_moved() {
     let control_plane = ControlPlane::shared().await;
     let (widgets, _webhooks) = renaming(control_plane, "renamed.advice.io").await;
     let ask = format!("exuvia storage droppable {} v1alpha1", widgets.crd_name());

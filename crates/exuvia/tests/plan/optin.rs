@@ -81,5 +81,5 @@ async fn nothing_is_advised_against_an_exclusion() {
     )
     .await;
     let said = remarked(control_plane, "mute.optin.io", &[]).await;
-    assert!(said.contains("without a reason"), "{said}");
+    assert!(said.contains("no reason is given"), "{said}");
 }

@@ -4,7 +4,7 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{droppable, older};
 use exuvia_storage::loss;
 use exuvia_storage::record::Record;
-use exuvia_storage::{Owners, excluded};
+use exuvia_storage::{Owners, exclusion};
 
 use super::ownership::{Misfits, Ownership};
 
@@ -43,7 +43,7 @@ impl Advice {
             Some(held) => held.advice(definition),
             None => Self::without_owners(definition, record),
         };
-        if let Some(reason) = excluded(definition) {
+        if let Some(reason) = exclusion(definition) {
             // Its owner has said no: nothing is advised against that.
             advice.verdict.push_str(&format!("; excluded: {reason}"));
             (advice.first, advice.command, advice.price) = (None, None, None);
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(advice.verdict, "v1alpha1 may still be stored");
         assert_eq!(
             advice.command.as_deref(),
-            Some("exuvia storage migrate widgets.example.com")
+            Some("exuvia storage migrate widgets.example.com --patrol")
         );
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
-use exuvia_storage::{EXCLUDE_ANNOTATION, MissingRule, OptIn, Owner, excluded, redact_uncut};
+use exuvia_storage::{MissingRule, OptIn, Owner, exclusion, redact_uncut};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -139,17 +139,12 @@ impl Line {
     pub(super) fn judged_by(mut self, opt_in: &OptIn, definition: &Definition) -> Self {
         let OptIn { label, .. } = opt_in;
         self.opted_in = Some(opt_in.includes(definition));
-        self.excluded = excluded(definition).map(str::to_owned);
+        self.excluded = exclusion(definition).map(str::to_owned);
         self.note = match definition.labels.get(&label.key) {
             Some(value) if *value != label.value => Some(format!(
                 "the label {}={value} does not opt in: its value must be {:?}",
                 label.key, label.value
             )),
-            Some(_) if self.excluded.is_none() && definition.annotations.contains_key(EXCLUDE_ANNOTATION) => {
-                Some(format!(
-                    "the label {label} does not opt in: the annotation {EXCLUDE_ANNOTATION} excludes it, without a reason"
-                ))
-            }
             _ => None,
         };
         self
