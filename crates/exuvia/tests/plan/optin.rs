@@ -80,6 +80,6 @@ async fn nothing_is_advised_against_an_exclusion() {
         json!({"labels": {LABEL: "true"}, "annotations": {exclude: ""}}),
     )
     .await;
-    let said = remarked(control_plane, "mute.optin.io", &[]).await;
+    let said = shown(control_plane, "mute.optin.io", &[]).await;
     assert!(said.contains("no reason is given"), "{said}");
 }

@@ -198,7 +198,7 @@ impl Held {
                 self.gone.join(", ")
             )
         };
-        let mut command = migrate(definition);
+        let mut command = format!("{} --patrol", migrate(definition));
         for version in &self.older {
             command.push_str(&format!(" --shed {version}"));
         }
@@ -304,7 +304,7 @@ mod tests {
         );
         assert_eq!(
             advice.command.as_deref(),
-            Some("exuvia storage migrate widgets.example.com --shed v1alpha1")
+            Some("exuvia storage migrate widgets.example.com --patrol --shed v1alpha1")
         );
         assert_eq!((advice.price, advice.first), (None, None));
         assert_eq!(advice.verdict, "v1alpha1 is held by fields of old (1 object)");
@@ -318,7 +318,7 @@ mod tests {
         let advice = Advice::on(&clean, Some(&record()), Some(&left));
         assert_eq!(
             advice.command.as_deref(),
-            Some("exuvia storage migrate widgets.example.com --shed v1alpha1 --managed-fields drop")
+            Some("exuvia storage migrate widgets.example.com --patrol --shed v1alpha1 --managed-fields drop")
         );
         assert!(advice.verdict.contains("spec.color"), "{}", advice.verdict);
         let price = advice.price.unwrap();
@@ -380,7 +380,7 @@ mod tests {
             );
             assert_eq!(
                 advice.command.as_deref(),
-                Some("exuvia storage migrate widgets.example.com")
+                Some("exuvia storage migrate widgets.example.com --patrol")
             );
         }
     }
