@@ -5,10 +5,14 @@ mod writers;
 
 use exuvia_storage::{End, Options, Report, Verified, Verify};
 use exuvia_testenv::force_finalize_namespace;
+use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
 use exuvia_testenv::webhook::{Endpoint, WebhookServer};
+use http::Method;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -188,4 +192,37 @@ async fn a_sweep_that_was_asked_for_finds_a_clean_crd_clean() {
     assert_eq!(report.verified, Some(Verified::Full), "{report:?}");
     assert_eq!(report.verify.current, 5, "each was patched");
     assert_eq!(revisions().await, before);
+}
+
+/// What the server stamped is compared with the server's own clock, or a laptop that is an hour late waits for an hour.
+#[tokio::test]
+async fn a_local_clock_that_is_an_hour_late_does_not_make_it_wait_for_an_hour() {
+    let bench = Bench::flipped("lateclock", 3).await;
+    let hour = SignedDuration::from_hours(1);
+    let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
+    let mut crd = crds.get(&bench.widgets.crd_name()).await.unwrap();
+    for entry in crd.metadata.managed_fields.iter_mut().flatten() {
+        entry.time.as_mut().unwrap().0 += hour;
+    }
+    let stamped = json!({"metadata": {
+        "resourceVersion": crd.metadata.resource_version, "managedFields": crd.metadata.managed_fields,
+    }});
+    crds.patch(
+        &bench.widgets.crd_name(),
+        &PatchParams::default(),
+        &Patch::Merge(stamped),
+    )
+    .await
+    .unwrap();
+    let proxy = bench.control_plane.proxy().await.unwrap();
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() + hour));
+    let answer = Answer::status(200)
+        .json(&json!({"major": "1", "minor": "37"}))
+        .dated(date.unwrap().parse().unwrap());
+    let version = Match::method(Method::GET).path("/version");
+    let asked = proxy.inject(Rule::on(version).then(Fault::replace(answer)));
+    let mut engine = bench.engine_through(&proxy, bench.options());
+    let run = tokio::time::timeout(std::time::Duration::from_secs(120), engine.run());
+    assert_eq!(run.await.expect("it waits").unwrap().end, End::Migrated);
+    assert!(asked.applied() > 0);
 }

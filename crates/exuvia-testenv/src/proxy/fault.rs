@@ -64,6 +64,7 @@ impl Fault {
 pub struct Answer {
     code: u16,
     retry_after: Option<u32>,
+    date: Option<HeaderValue>,
     body: Option<(&'static str, Bytes)>,
 }
 
@@ -86,6 +87,7 @@ impl Answer {
         Self {
             code,
             retry_after: (code == 429).then_some(1),
+            date: None,
             body: None,
         }
     }
@@ -101,6 +103,13 @@ impl Answer {
     #[must_use]
     pub fn without_retry_after(mut self) -> Self {
         self.retry_after = None;
+        self
+    }
+
+    /// With this `Date` header, as from a server whose clock goes otherwise.
+    #[must_use]
+    pub fn dated(mut self, date: HeaderValue) -> Self {
+        self.date = Some(date);
         self
     }
 
@@ -143,6 +152,9 @@ impl Answer {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if let Some(date) = &self.date {
+            headers.insert(header::DATE, date.clone());
         }
         response
     }
