@@ -177,12 +177,9 @@ impl Definition {
         let Some(endpoint) = self.endpoint().and_then(|name| self.version(name)) else {
             return false;
         };
-        let own = defaults_of(&endpoint.schema);
-        let lacks = |version: &Version| {
-            let theirs = defaults_of(&version.schema);
-            own.iter().any(|default| !theirs.contains(default))
-        };
-        self.versions.iter().any(lacks)
+        self.versions
+            .iter()
+            .any(|version| lacks_default(version, endpoint))
     }
 
     /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
@@ -205,6 +202,25 @@ impl Definition {
                 || self.version(version).is_none())
     }
 
+    /// Whether an entry that names this `apiVersion` is moved by a rewrite: an old one, or one of a version that lacks a default
+    /// of the storage version's. Once that is stored, the server cannot read the object at that version any more, and with one
+    /// entry that names it every apply by anybody answers 500 (PITFALLS A56).
+    pub fn is_to_be_moved(&self, api_version: &str) -> bool {
+        let Some((group, name)) = api_version.rsplit_once('/') else {
+            return false;
+        };
+        let lacks = || {
+            let version = self
+                .version(name)
+                .filter(|_| group == self.group && name != self.crd.storage);
+            let endpoint = self.endpoint().and_then(|endpoint| self.version(endpoint));
+            endpoint
+                .zip(version)
+                .is_some_and(|(endpoint, version)| lacks_default(version, endpoint))
+        };
+        self.is_old(api_version) || lacks()
+    }
+
     /// Of the `apiVersion`s that entries name, those that [`is_old`](Self::is_old).
     pub fn old_among<'a>(&self, named: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
         named
@@ -213,6 +229,14 @@ impl Definition {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// Whether a version lacks a default that another one has.
+fn lacks_default(version: &Version, other: &Version) -> bool {
+    let theirs = defaults_of(&version.schema);
+    defaults_of(&other.schema)
+        .iter()
+        .any(|default| !theirs.contains(default))
 }
 
 /// Whether a schema sets a default anywhere. A property that is called `default` is not one.

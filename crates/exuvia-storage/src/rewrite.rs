@@ -13,7 +13,7 @@ use kube::api::{DynamicObject, ObjectMeta, TypeMeta};
 
 use crate::definition::Definition;
 use crate::options::ManagedFields;
-use crate::ownership::{self, Known, object_name};
+use crate::ownership::{self, Experience, Known, object_name};
 use crate::probe::Prober;
 use crate::redact::redact;
 use crate::verify::{is_explained, is_pure_move, patch_settled};
@@ -35,6 +35,8 @@ pub(crate) struct Rewriter {
     pub(crate) since: Option<Timestamp>,
     /// Asks whether an object of a version that was not seen before can be written, before it is.
     pub(crate) prober: Option<Prober>,
+    /// What the server said of entries that were asked about.
+    pub(crate) experience: Experience,
     pub(crate) found: Found,
 }
 
@@ -123,13 +125,29 @@ impl Rewriter {
         metadata: &ObjectMeta,
         nothing_to_move: bool,
     ) -> Result<(Effect, ObjectMeta), Error> {
-        let re_encoded = self.re_encode_without_defaults(metadata).await;
+        let is_left = |plan: Plan| !plan.left.is_empty() && self.managed_fields == ManagedFields::Rewrite;
+        if is_left(self.plan(entries(metadata), &Known::default())) {
+            let why = "nobody can be asked what it owns at the storage version, because its version is not served any more";
+            self.note_unmoved(metadata, why);
+        }
+        if let Some(definition) = &self.definition
+            && ownership::needs_object(definition, self.managed_fields, entries(metadata))
+        {
+            return self.move_by_content(definition, metadata).await;
+        }
+        let re_encoded = match self.definition.as_ref() {
+            Some(definition) => self.re_encode_without_defaults(definition, metadata, false).await,
+            None => Err(None),
+        };
+        let re_encoded = re_encoded.ok();
         let current = re_encoded.as_ref().unwrap_or(metadata);
         let (effect, after) = if nothing_to_move {
             let written = self.writer.rewrite(&self.api, current).await?;
             (written.effect, written.object)
         } else {
-            self.move_and_rewrite(current).await?
+            let plan = |entries: &[_]| self.plan(entries, &Known::default());
+            let moved = self.writer.move_ownership(&self.api, current, plan).await;
+            self.after_move(current, moved).await?
         };
         let effect = if re_encoded.is_some() {
             Effect::Changed
@@ -144,33 +162,39 @@ impl Rewriter {
     /// A patch would store them at once and move the generation, and one that moves entries would make us their owner
     /// (PITFALLS A35, A52).
     ///
-    /// `None`: there is no need, or no way. To an object without managedFields an apply would give an owner of everything.
-    async fn re_encode_without_defaults(&self, metadata: &ObjectMeta) -> Option<ObjectMeta> {
-        let definition = self.definition.as_ref()?;
+    /// `Err`: there is no need, or no way; with the error of the server, if it is one. To an object without managedFields an
+    /// apply would give an owner of everything.
+    async fn re_encode_without_defaults(
+        &self,
+        definition: &Definition,
+        metadata: &ObjectMeta,
+        lock: bool,
+    ) -> Result<ObjectMeta, Option<Error>> {
+        let endpoint = definition.endpoint().unwrap_or_default();
         if !definition.sets_defaults_that_others_lack() || entries(metadata).is_empty() {
-            return None;
+            return Err(None);
         }
         let types = TypeMeta {
-            api_version: definition.api_version(definition.endpoint()?),
+            api_version: definition.api_version(endpoint),
             kind: definition.kind.clone(),
         };
-        let applied = self.writer.rewrite_by_apply(&self.api, &types, metadata);
-        let applied = applied.await.ok()?;
-        Some(applied.object).filter(|_| applied.effect == Effect::Changed)
+        let applied = self
+            .writer
+            .rewrite_by_apply(&self.api, &types, metadata, lock)
+            .await;
+        match applied {
+            Ok(applied) if applied.effect == Effect::Changed => Ok(applied.object),
+            Ok(_) => Err(None),
+            Err(error) => Err(Some(error)),
+        }
     }
 
-    async fn move_and_rewrite(&self, metadata: &ObjectMeta) -> Result<(Effect, ObjectMeta), Error> {
-        let needs_object = self
-            .definition
-            .as_ref()
-            .filter(|definition| ownership::needs_object(definition, self.managed_fields, entries(metadata)));
-        let moved = match needs_object {
-            None => {
-                let plan = |entries: &[_]| self.plan(entries, &Known::default());
-                self.writer.move_ownership(&self.api, metadata, plan).await
-            }
-            Some(definition) => self.move_by_content(definition, metadata).await,
-        };
+    /// What is left to do when entries were moved, or were not.
+    async fn after_move(
+        &self,
+        metadata: &ObjectMeta,
+        moved: Result<Moved, Error>,
+    ) -> Result<(Effect, ObjectMeta), Error> {
         let moved = match moved {
             // The object is rewritten all the same, and the entries hold the old version, which is told.
             Err(Error::OwnershipIgnored { .. }) => {
@@ -192,29 +216,56 @@ impl Rewriter {
         }
     }
 
-    /// Moves entries that mean something else at the storage version: by what the object holds, or by asking the server. The
-    /// write is locked, so that what was found out is still true when it is carried out.
-    async fn move_by_content(&self, definition: &Definition, metadata: &ObjectMeta) -> Result<Moved, Error> {
+    /// Moves entries that mean something else at the storage version: by what the object holds, or by asking the server. Each
+    /// write is locked, so that what was found out is still true when it is carried out. The server is asked before the first
+    /// of them: with a new default in place it may not be able to read the object at the old version any more.
+    async fn move_by_content(
+        &self,
+        definition: &Definition,
+        metadata: &ObjectMeta,
+    ) -> Result<(Effect, ObjectMeta), Error> {
         let once = self.writer.once();
         let mut round = 0;
         loop {
             round += 1;
             let object = self.writer.get(&self.api, metadata).await?;
-            let known = Known::find(definition, &self.writer, &self.api, &object).await;
-            let plan = |entries: &[_]| self.plan(entries, &known);
-            let error = match once.move_ownership(&self.api, &object.metadata, plan).await {
-                Ok(moved) => {
-                    if let Some(why) = known.why_left() {
-                        self.note_unmoved(metadata, why);
+            let known = Known::find(definition, &self.writer, &self.api, &object, &self.experience).await?;
+            let class = if let Some(known) = &known {
+                let re_encoded = self
+                    .re_encode_without_defaults(definition, &object.metadata, true)
+                    .await;
+                match re_encoded {
+                    Err(Some(error)) if error.class() == ErrorClass::Conflict => ErrorClass::Conflict,
+                    re_encoded => {
+                        let re_encoded = re_encoded.ok();
+                        let current = re_encoded.as_ref().unwrap_or(&object.metadata);
+                        let plan = |entries: &[_]| self.plan(entries, known);
+                        match once.move_ownership(&self.api, current, plan).await {
+                            Err(error) if error.class() == ErrorClass::Conflict => ErrorClass::Conflict,
+                            moved => {
+                                if let Some(why) = known.why_left() {
+                                    self.note_unmoved(metadata, why);
+                                }
+                                let (effect, after) = self.after_move(current, moved).await?;
+                                let effect = re_encoded.as_ref().map_or(effect, |_| Effect::Changed);
+                                return Ok((effect, after));
+                            }
+                        }
                     }
-                    return Ok(moved);
                 }
-                Err(error) => error,
+            } else {
+                ErrorClass::Conflict // it was written between two looks
             };
-            match self.writer.retry_policy().after(round, error.class()) {
-                Some(delay) => tokio::time::sleep(delay).await,
-                None => return Err(error),
-            }
+            let Some(delay) = self.writer.retry_policy().after(round, class) else {
+                // Somebody writes it all the time: the bytes are brought over, and the entries hold the old version.
+                self.note_unmoved(
+                    metadata,
+                    "somebody else wrote it each time that its owners were looked up",
+                );
+                let written = self.writer.rewrite(&self.api, &object.metadata).await?;
+                return Ok((written.effect, written.object));
+            };
+            tokio::time::sleep(delay).await;
         }
     }
 

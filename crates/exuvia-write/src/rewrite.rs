@@ -82,19 +82,28 @@ impl Writer {
     /// The difference: a default that only the endpoint's version has is not stored, and the generation does not move. The
     /// server shows the default all the same, because the stored version has it now, and the next write stores it
     /// (PITFALLS A52). Not for an object without managedFields: an apply would give all its fields an owner,
-    /// `before-first-apply`. It fails where an entry names a version that is gone (A7).
+    /// `before-first-apply`. It fails where an entry names a version that is gone (A7). With `lock` it is a 409 unless the object
+    /// is still at `metadata`'s resourceVersion.
     pub async fn rewrite_by_apply<K: Resource + Clone>(
         &self,
         api: &Api<K>,
         types: &TypeMeta,
         metadata: &ObjectMeta,
+        lock: bool,
     ) -> Result<Written<ObjectMeta>, Error> {
         let place = Place::of(api, metadata, Verb::Rewrite)?;
         let Some(uid) = &metadata.uid else {
             return Err(Error::refused(Verb::Rewrite, &place.target, Refusal::NoUid));
         };
         // Without the uid, an object that is gone would be created (A41).
-        let named = json!({"name": metadata.name, "namespace": metadata.namespace, "uid": uid});
+        let mut named = json!({"name": metadata.name, "uid": uid});
+        // An explicit null would not be nothing.
+        if let Some(namespace) = &metadata.namespace {
+            named["namespace"] = json!(namespace);
+        }
+        if let Some(version) = metadata.resource_version.as_ref().filter(|_| lock) {
+            named["resourceVersion"] = json!(version);
+        }
         let body = json!({"apiVersion": types.api_version, "kind": types.kind, "metadata": named});
         let request = self.apply_request(&place, Part::Main, &body, false, self.settings.dry_run);
         let client = api.clone().into_client();

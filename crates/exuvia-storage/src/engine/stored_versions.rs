@@ -70,7 +70,8 @@ impl Engine {
             },
             r1: pass.r1,
             at: self.clock.now(),
-            patrolled: false,
+            // What was patrolled at this generation has only been confirmed since; a contradiction would have erased it.
+            patrolled: self.record.as_ref().is_some_and(|record| record.patrolled),
             left: self.left(),
         }
     }

@@ -13,7 +13,7 @@ use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::options::Verify;
-use crate::ownership::{Owners, REWRITER};
+use crate::ownership::{Experience, Owners, REWRITER};
 use crate::probe::Prober;
 use crate::protocol::{Crd, Hold, Pass, SweepEnd, Verification};
 use crate::report::Verified;
@@ -43,6 +43,7 @@ impl Engine {
             is_clean,
             since: pass.r0_at,
             prober,
+            experience: Experience::default(),
             found: rewrite::Found::default(),
         };
         let put_back = &OnceCell::new();

@@ -177,9 +177,15 @@ fn adds_nothing(old: Part<'_>, new: Part<'_>) -> bool {
 fn is_of_one_kind(old: Part<'_>, new: Part<'_>) -> bool {
     let is_odd = |part: Part<'_>| part.schema().is_some_and(|schema| schema["items"].is_array());
     let same = match (old.schema(), new.schema()) {
-        (Some(old), Some(new)) => ["type", "x-kubernetes-int-or-string"]
-            .iter()
-            .all(|key| old[key] == new[key]),
+        (Some(old), Some(new)) => {
+            let is_same = |key: &&str| old[*key] == new[*key];
+            // A list that may not hold anything twice any more.
+            let is_stricter = matches!(new["x-kubernetes-list-type"].as_str(), Some("set" | "map"))
+                && !["x-kubernetes-list-type", "x-kubernetes-list-map-keys"]
+                    .iter()
+                    .all(is_same);
+            ["type", "x-kubernetes-int-or-string"].iter().all(is_same) && !is_stricter
+        }
         _ => true,
     };
     same && embeds(old) == embeds(new) && !is_odd(old) && !is_odd(new)

@@ -175,7 +175,7 @@ impl Losses {
         let classes = [
             (erases.as_str(), &self.erased),
             (&changes, &self.changed),
-            ("no apply is possible with", &self.unfit),
+            ("applies answer 500 because of", &self.unfit),
             (
                 "a default of the old version is not kept:",
                 &self.defaults_not_kept,
@@ -244,7 +244,7 @@ impl Losses {
     pub fn sentence(&self, audience: Audience) -> String {
         let mut said = Vec::new();
         let [erase, change] = Tense::Would.verbs().map(|verb| format!("the rewrite {verb}"));
-        let no_apply = "every apply at the storage version would answer 500 because of".to_owned();
+        let no_apply = "applies would answer 500 because of".to_owned();
         for (what, paths) in [
             (erase, &self.erased),
             (change, &self.changed),
@@ -287,7 +287,7 @@ impl Losses {
             parts.push(format!("on {on} the rewrite {what}{more}, as listed below"));
         }
         if !self.unfit.is_empty() {
-            parts.push("every apply at the storage version would answer 500, as listed below".to_owned());
+            parts.push("applies would answer 500, as listed below".to_owned());
         }
         if !self.unseen.is_empty() {
             parts.push("not everything could be looked at, as listed below".to_owned());
@@ -308,7 +308,9 @@ impl Losses {
             ways.push("let the storage version's schema keep these fields".to_owned());
         }
         if !self.unfit.is_empty() {
-            ways.push("let the storage version's schema take both types, or convert by a webhook".to_owned());
+            ways.push(
+                "let the storage version's schema take these values, or convert by a webhook".to_owned(),
+            );
         }
         ways.push(format!("or {accept}"));
         ways.join(", ")

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::defaults::Place;
 use super::difference::shown;
+use crate::ownership::shape::{Shape, item_key};
 
 /// The paths of such values, each with its type and the one that is wanted. What the old version does not take either is
 /// not news: nobody can apply to such an object as it is.
@@ -69,6 +70,12 @@ fn walk<'a>(value: &'a Value, schema: &Value, at: &mut Vec<Place<'a>>, found: &m
             }
         }
         Value::Array(items) => {
+            if let Some(what) = twice(items, schema) {
+                found.insert(format!(
+                    "{} (type array with {what} twice, must be unique)",
+                    shown(at)
+                ));
+            }
             for (index, item) in items.iter().enumerate() {
                 at.push(Place::Item(index));
                 walk(item, &schema["items"], at, found);
@@ -79,11 +86,46 @@ fn walk<'a>(value: &'a Value, schema: &Value, at: &mut Vec<Place<'a>>, found: &m
     }
 }
 
+/// What a list holds twice that may be there once.
+fn twice(items: &[Value], schema: &Value) -> Option<&'static str> {
+    let (what, names): (_, Vec<Value>) = match Shape::specified(schema)? {
+        Shape::Set => ("an item", items.to_vec()),
+        Shape::Items(keys) => {
+            let key = |item: &Value| Value::String(item_key(item, &keys, schema));
+            ("a key", items.iter().map(key).collect())
+        }
+        Shape::Map | Shape::Whole => return None,
+    };
+    let is_twice = names
+        .iter()
+        .enumerate()
+        .any(|(at, name)| names[..at].contains(name));
+    is_twice.then_some(what)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_item_or_a_key_that_is_there_twice_is_named() {
+        let list = |kind: &str| {
+            json!({"properties": {"spec": {"type": "array", "x-kubernetes-list-type": kind,
+                   "x-kubernetes-list-map-keys": ["name"], "items": {}}}})
+        };
+        let named = json!({"spec": [{"name": "a"}, {"name": "a", "n": 1}]});
+        assert_eq!(unfit(&named, &list("map"), &list("atomic")).len(), 1);
+        assert_eq!(unfit(&named, &list("set"), &list("atomic")).len(), 0);
+        let twice = json!({"spec": ["a", "b", "a"]});
+        let found = unfit(&twice, &list("set"), &list("atomic"));
+        assert!(
+            found.contains("spec (type array with an item twice, must be unique)"),
+            "{found:?}"
+        );
+        assert_eq!(unfit(&twice, &list("set"), &list("set")).len(), 0, "as before");
+    }
 
     #[test]
     fn values_of_another_type_are_named_with_both_types() {

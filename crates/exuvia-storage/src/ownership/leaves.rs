@@ -4,6 +4,12 @@ use serde_json::{Value, json};
 
 use super::shape::{Shape, field, item_key};
 
+/// So many other values of a scalar are tried.
+const MOST_VALUES: usize = 3;
+
+/// So many changes of an atomic value are tried.
+const MOST_CHANGES: usize = 60;
+
 /// Where a field stands, and how to ask for its owner.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Leaf {
@@ -118,6 +124,7 @@ fn others(value: &Value, schema: &Value) -> Vec<Value> {
         return choices
             .iter()
             .filter(|choice| *choice != value)
+            .take(MOST_VALUES)
             .cloned()
             .collect();
     }
@@ -125,19 +132,24 @@ fn others(value: &Value, schema: &Value) -> Vec<Value> {
         Value::Null => Vec::new(),
         Value::Bool(value) => vec![json!(!value)],
         Value::Number(number) => match number.as_i64() {
-            Some(number) => vec![json!(number.wrapping_add(1)), json!(number.wrapping_sub(1))],
+            // Another unit may round a small change away.
+            Some(number) => vec![
+                json!(number.wrapping_add(1)),
+                json!(number.wrapping_mul(2).wrapping_add(86_400)),
+            ],
             None => number
                 .as_f64()
-                .map(|number| json!(number + 1.0))
-                .into_iter()
-                .collect(),
+                .map(|number| vec![json!(number + 1.0), json!(number * 2.0 + 86_400.0)])
+                .unwrap_or_default(),
         },
         Value::String(text) => {
             let counted = text.find(|c: char| c.is_ascii_digit()).map(|at| {
                 let digit = if text[at..].starts_with('1') { "2" } else { "1" };
                 json!(format!("{}{digit}{}", &text[..at], &text[at + 1..]))
             });
-            counted.into_iter().chain([json!(format!("{text}x"))]).collect()
+            // What is put together from two values may show only one of them at either end.
+            let longer = [json!(format!("{text}x")), json!(format!("x{text}"))];
+            counted.into_iter().chain(longer).collect()
         }
         Value::Array(items) => changed_inside(
             items.iter().enumerate(),
@@ -160,18 +172,17 @@ fn others(value: &Value, schema: &Value) -> Vec<Value> {
     }
 }
 
-/// The first part of an atomic value that can be changed, changed.
+/// An atomic value with each of its parts changed in turn: several fields of another version may have become one.
 fn changed_inside<'a, K: Copy>(
-    mut parts: impl Iterator<Item = (K, &'a Value)>,
+    parts: impl Iterator<Item = (K, &'a Value)>,
     put: impl Fn(K, Value) -> Value,
     schema: impl Fn(K) -> &'a Value,
 ) -> Vec<Value> {
-    let found = parts
-        .find_map(|(at, part)| Some((at, others(part, schema(at)))).filter(|(_, others)| !others.is_empty()));
-    let Some((at, others)) = found else {
-        return Vec::new();
-    };
-    others.into_iter().map(|other| put(at, other)).collect()
+    let changed = parts.flat_map(|(at, part)| {
+        let others = others(part, schema(at)).into_iter().take(MOST_VALUES);
+        others.map(|other| put(at, other)).collect::<Vec<_>>()
+    });
+    changed.take(MOST_CHANGES).collect()
 }
 
 #[cfg(test)]

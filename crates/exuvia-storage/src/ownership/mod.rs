@@ -2,14 +2,17 @@
 
 mod asked;
 mod leaves;
+mod paths;
 mod reshape;
-mod shape;
+pub(crate) mod shape;
 
 pub use shape::has_path;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use exuvia_write::{EntryId, Fate, Plan, Writer, plan_move};
+use exuvia_write::{EntryId, Error, Fate, Plan, Writer, plan_move};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -19,6 +22,7 @@ use serde_json::Value;
 
 use crate::definition::Definition;
 use crate::options::ManagedFields;
+use asked::{Asked, Shown};
 
 /// The field manager of every write that shall change nothing. What an entry of this name owns was set by the server or by a
 /// webhook in such a write (PITFALLS A35), and we must not own it: its owner's next apply would be a conflict with us.
@@ -52,7 +56,7 @@ enum Way {
     AsItIs,
     /// In another shape, by what the object holds.
     Reshaped,
-    /// By asking the server, because a webhook converts and the storage version does not have all of its paths.
+    /// By asking the server, because a webhook converts: a path may mean something else at the storage version.
     Asked,
     /// Not at all.
     None,
@@ -64,15 +68,65 @@ impl Way {
         else {
             return Self::AsItIs;
         };
-        if definition.webhook_conversion && !shape::has_paths(&storage.schema, fields) {
-            return if storage.served { Self::Asked } else { Self::None };
+        let old = definition.version(version_of(entry));
+        if definition.webhook_conversion {
+            return match old {
+                Some(old) if old.served && storage.served => Self::Asked,
+                // Nobody can be asked.
+                _ if shape::has_paths(&storage.schema, fields) => Self::AsItIs,
+                _ => Self::None,
+            };
         }
-        let named = entry.api_version.as_deref().unwrap_or_default();
-        let version = named.rsplit('/').next().unwrap_or_default();
-        match definition.version(version) {
+        match old {
             Some(old) if !reshape::keeps_shape(fields, &old.schema, &storage.schema) => Self::Reshaped,
             _ => Self::AsItIs,
         }
+    }
+}
+
+/// `v1` of `example.com/v1`.
+fn version_of(entry: &ManagedFieldsEntry) -> &str {
+    let named = entry.api_version.as_deref().unwrap_or_default();
+    named.rsplit('/').next().unwrap_or_default()
+}
+
+/// An entry that is larger than this when it is taken apart stays: with too large an object the server drops all entries
+/// (PITFALLS A21).
+const LARGEST_ENTRY: usize = 256 * 1024;
+
+/// So many objects are asked about before entries of the same fields are believed to be moved as they are.
+const ASKED_FIRST: u32 = 3;
+
+/// What was found out about entries that own the same fields at the same version, by a hash of those.
+#[derive(Debug, Default)]
+pub(crate) struct Experience(Mutex<HashMap<u64, u32>>);
+
+impl Experience {
+    fn key(entry: &ManagedFieldsEntry) -> u64 {
+        let fields = entry.fields_v1.as_ref().map(|fields| fields.0.to_string());
+        let mut hasher = DefaultHasher::new();
+        (&entry.api_version, &entry.subresource, fields).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the server was asked often enough, and such an entry was to be moved as it is each time.
+    fn is_enough(&self, entry: &ManagedFieldsEntry) -> bool {
+        self.lock()
+            .get(&Self::key(entry))
+            .is_some_and(|count| *count >= ASKED_FIRST)
+    }
+
+    fn note(&self, entry: &ManagedFieldsEntry, found: &Result<FieldsV1, String>) {
+        let as_it_is = found
+            .as_ref()
+            .is_ok_and(|found| Some(found) == entry.fields_v1.as_ref());
+        let mut counts = self.lock();
+        let count = counts.entry(Self::key(entry)).or_default();
+        *count = if as_it_is { *count + 1 } else { 0 };
     }
 }
 
@@ -92,49 +146,84 @@ impl Known {
             .map(String::as_str)
     }
 
-    /// Finds out, for an object as the storage version shows it.
+    /// Finds out, for an object as the storage version shows it; `None`: it was written meanwhile.
     pub(crate) async fn find(
         definition: &Definition,
         writer: &Writer,
         api: &Api<DynamicObject>,
         object: &DynamicObject,
-    ) -> Self {
+        experience: &Experience,
+    ) -> Result<Option<Self>, Error> {
         let mut known = Self::default();
         let Some(storage) = definition.version(&definition.crd.storage) else {
-            return known;
+            return Ok(Some(known));
         };
         let mut asked = Vec::new();
         for entry in object.metadata.managed_fields.iter().flatten() {
-            let named = entry.api_version.as_deref().unwrap_or_default();
-            if !definition.is_old(named) {
+            if !definition.is_to_be_moved(entry.api_version.as_deref().unwrap_or_default()) {
                 continue;
             }
             match (Way::of(definition, entry), &entry.fields_v1) {
                 (Way::Asked, _) => asked.push(entry),
                 (Way::Reshaped, Some(fields)) => {
-                    let version = named.rsplit('/').next().unwrap_or_default();
-                    let from = definition
-                        .version(version)
-                        .map_or(&Value::Null, |old| &old.schema);
+                    let from = definition.version(version_of(entry));
+                    let from = from.map_or(&Value::Null, |old| &old.schema);
                     let fields = reshape::reshape(fields, from, &storage.schema, &object.data);
-                    known.fields.insert(EntryId::of(entry), Ok(fields));
+                    let found = if fields.0.to_string().len() > LARGEST_ENTRY {
+                        Err("taken apart, its managedFields would be too large for the server".to_owned())
+                    } else {
+                        Ok(fields)
+                    };
+                    known.fields.insert(EntryId::of(entry), found);
                 }
                 _ => {}
             }
         }
-        if asked.is_empty() {
-            return known;
+        let mut views: BTreeMap<&str, DynamicObject> = BTreeMap::new();
+        for version in asked.iter().map(|entry| version_of(entry)) {
+            if !views.contains_key(version) {
+                let api = Api::all_with(api.clone().into_client(), &definition.resource(version));
+                let view: DynamicObject = writer.get(&api, &object.metadata).await?;
+                if view.metadata.resource_version != object.metadata.resource_version {
+                    return Ok(None);
+                }
+                views.insert(version, view);
+            }
         }
-        let shown = (object, &storage.schema, storage.has_status);
-        let answers = match asked::owned_at(writer, api, shown, &asked).await {
-            Ok(owned) => owned.into_iter().map(Ok).collect(),
-            Err(why) => vec![Err(why); asked.len()],
+        let mut questions = Vec::new();
+        for entry in asked {
+            let Some(view) = views.get(version_of(entry)) else {
+                continue;
+            };
+            let before = &view.data;
+            if experience.is_enough(entry) && holds_the_same(entry, before, &object.data) {
+                continue; // it is moved as it is
+            }
+            questions.push(Asked { entry, before });
+        }
+        if questions.is_empty() {
+            return Ok(Some(known));
+        }
+        let shown = Shown {
+            object,
+            schema: &storage.schema,
+            has_status: storage.has_status,
         };
-        known
-            .fields
-            .extend(asked.into_iter().map(EntryId::of).zip(answers));
-        known
+        let answers = asked::owned_at(writer, api, &shown, &questions).await;
+        for (question, answer) in questions.iter().zip(answers) {
+            experience.note(question.entry, &answer);
+            known.fields.insert(EntryId::of(question.entry), answer);
+        }
+        Ok(Some(known))
     }
+}
+
+/// Whether everything that the entry owns is there at both versions, and the same.
+fn holds_the_same(entry: &ManagedFieldsEntry, before: &Value, after: &Value) -> bool {
+    let required = paths::required(entry, before);
+    required
+        .iter()
+        .all(|path| paths::value_at(before, path) == paths::value_at(after, path))
 }
 
 /// Whether some entry can only be moved with a look at the object.
@@ -145,7 +234,7 @@ pub(crate) fn needs_object(
 ) -> bool {
     policy == ManagedFields::Rewrite
         && entries.iter().any(|entry| {
-            definition.is_old(entry.api_version.as_deref().unwrap_or_default())
+            definition.is_to_be_moved(entry.api_version.as_deref().unwrap_or_default())
                 && matches!(Way::of(definition, entry), Way::Reshaped | Way::Asked)
         })
 }
@@ -158,7 +247,13 @@ pub(crate) fn plan(
     known: &Known,
 ) -> Plan {
     let named = entries.iter().filter_map(|entry| entry.api_version.as_deref());
-    let old = definition.old_among(named);
+    let old = match policy {
+        ManagedFields::Rewrite => named
+            .filter(|named| definition.is_to_be_moved(named))
+            .map(str::to_owned)
+            .collect(),
+        ManagedFields::Keep | ManagedFields::Drop => definition.old_among(named),
+    };
     let target = definition.api_version(&definition.crd.storage);
     let moved = |entry: &ManagedFieldsEntry| match known.fields.get(&EntryId::of(entry)) {
         Some(Ok(fields)) if is_empty(fields) => Fate::Drop, // nothing of it is there at the storage version

@@ -6,6 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldsV1;
 use serde_json::Value;
 
+use super::paths::is_called;
 use super::shape::{Node, SELF, Shape, field, fields_of, item_key};
 
 /// Whether an entry's fields mean the same under both schemas, so that it can be moved without a look at the object.
@@ -93,7 +94,10 @@ fn reshape_items(
     (to, new): (&Value, &[&str]),
 ) -> Node {
     let items = value.and_then(Value::as_array);
-    let find = |key: &str| items?.iter().find(|item| item_key(item, old, from) == key);
+    let default = |key: &str| {
+        Some(from["items"]["properties"][key]["default"].clone()).filter(|value| !value.is_null())
+    };
+    let find = |key: &str| items?.iter().find(|item| is_called(item, key, default));
     let mut reshaped = Node::new();
     for (key, child) in node {
         let (Value::Object(child), true) = (child, key.starts_with("k:")) else {

@@ -1,7 +1,9 @@
 //! How the server merges a value, and so what in it can have an owner: read from a version's schema. Pure.
 
+use std::sync::LazyLock;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldsV1;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The children of a node in a `fieldsV1` tree.
 pub(crate) type Node = Map<String, Value>;
@@ -11,6 +13,21 @@ pub(crate) const SELF: &str = ".";
 
 /// Nothing is specified: the server goes by the value.
 const FREE: &Value = &Value::Null;
+
+/// The metadata of an embedded resource has this shape, whatever the CRD says.
+static OBJECT_META: LazyLock<Value> = LazyLock::new(|| {
+    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
+        "labels": texts, "annotations": texts,
+        "finalizers": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        "ownerReferences": {
+            "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
+            "items": {"type": "object", "x-kubernetes-map-type": "atomic"},
+        },
+        "name": {"type": "string"}, "namespace": {"type": "string"}, "generateName": {"type": "string"},
+        "uid": {"type": "string"}, "resourceVersion": {"type": "string"}, "creationTimestamp": {"type": "string"},
+    }})
+});
 
 /// What can have an owner at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +84,9 @@ fn has_fields(node: &Node) -> bool {
 
 /// The schema of a field or key, and whether it is specified by name. `None`: the version does not have it, and prunes it.
 pub(crate) fn field<'a>(schema: &'a Value, name: &str) -> Option<(&'a Value, bool)> {
+    if name == "metadata" && schema["x-kubernetes-embedded-resource"] == true {
+        return Some((&OBJECT_META, true));
+    }
     if let Some(property) = schema["properties"].get(name) {
         return Some((property, true));
     }
@@ -157,8 +177,6 @@ pub fn has_path(schema: &Value, path: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[allow(clippy::needless_pass_by_value)] // reads better at the place of use

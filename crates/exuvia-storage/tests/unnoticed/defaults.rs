@@ -111,7 +111,7 @@ async fn an_entry_that_a_crash_has_left_is_taken_off_by_the_next_migration() {
     assert_eq!(managers(&bench.live("a").await), pairs(&[("flux", "v1")]));
 }
 
-async fn mutated_by(hooks: &WebhookServer, bench: &Bench) {
+pub(crate) async fn mutated_by(hooks: &WebhookServer, bench: &Bench) {
     let group = bench.widgets.group();
     let configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",

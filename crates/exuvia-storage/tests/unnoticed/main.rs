@@ -4,6 +4,12 @@
 
 mod defaults;
 mod matrix;
+mod odd;
+mod odd_asked;
+mod odd_content;
+mod odd_defaults;
+mod odd_shapes;
+mod odd_webhook;
 mod renamed;
 mod types;
 

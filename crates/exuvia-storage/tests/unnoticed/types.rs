@@ -28,7 +28,7 @@ async fn a_value_that_the_storage_version_does_not_take_is_named_before_the_firs
     assert_eq!(*reason, "Pruning");
     let named = "spec.amount (type string, must be integer) (1 object: default/unfit)";
     assert!(
-        message.contains(named) && message.contains("answer 500"),
+        message.contains(named) && message.contains("applies would answer 500"),
         "{message}"
     );
     let old = format!("{}/v1alpha1", bench.widgets.group());

@@ -78,12 +78,14 @@ async fn an_apply_of_nothing_stores_the_object_anew_owns_nothing_and_creates_not
         kind: "Widget".into(),
     };
     let api = stage.api();
-    let first = stage.writer.rewrite_by_apply(&api, &types, &widget.metadata);
+    let first = stage
+        .writer
+        .rewrite_by_apply(&api, &types, &widget.metadata, false);
     let first = first.await.unwrap();
     assert_eq!(first.effect, Effect::Changed);
     assert_eq!(stored_at(&stage, "w").await, format!("{group}/v1"));
     assert_eq!(first.object.managed_fields, widget.metadata.managed_fields);
-    let second = stage.writer.rewrite_by_apply(&api, &types, &first.object);
+    let second = stage.writer.rewrite_by_apply(&api, &types, &first.object, true);
     assert_eq!(second.await.unwrap().effect, Effect::Unchanged);
 
     let whole = stage.writer.get(&api, &widget.metadata).await.unwrap();
@@ -93,7 +95,9 @@ async fn an_apply_of_nothing_stores_the_object_anew_owns_nothing_and_creates_not
         .delete("w", &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    let gone = stage.writer.rewrite_by_apply(&api, &types, &widget.metadata);
+    let gone = stage
+        .writer
+        .rewrite_by_apply(&api, &types, &widget.metadata, false);
     assert_eq!(gone.await.unwrap_err().class(), ErrorClass::Conflict);
     assert!(direct.get_opt("w").await.unwrap().is_none(), "it was not created");
 }

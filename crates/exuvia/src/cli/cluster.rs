@@ -137,6 +137,30 @@ async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::
         };
         bail!("the kubeconfig has no context {wanted:?}: it has {names}");
     }
+    let named = wanted.and_then(|wanted| kubeconfig.contexts.iter().find(|context| context.name == *wanted));
+    if let Some(context) = named.and_then(|context| context.context.as_ref()) {
+        let (name, user) = (wanted.map(String::as_str).unwrap_or_default(), &context.user);
+        let users = &kubeconfig.auth_infos;
+        if let Some(user) = user
+            .as_ref()
+            .filter(|user| users.iter().all(|known| known.name != **user))
+        {
+            // It would go on as nobody, and be told to give nobody rights.
+            bail!("the kubeconfig has no user {user:?}, which its context {name:?} names");
+        }
+        let cluster = kubeconfig
+            .clusters
+            .iter()
+            .find(|known| known.name == context.cluster);
+        let server = cluster.and_then(|cluster| cluster.cluster.as_ref()?.server.as_deref());
+        let has_scheme = |server: &str| server.starts_with("https://") || server.starts_with("http://");
+        if server.is_some_and(|server| !has_scheme(server)) {
+            bail!(
+                "the server of cluster {:?} in the kubeconfig does not begin with https://: write it as https://host:port",
+                context.cluster
+            );
+        }
+    }
     let config = Config::from_custom_kubeconfig(kubeconfig, options)
         .await
         .map_err(|error| anyhow!("{}", exuvia_write::unusable_kubeconfig(&error)))?;

@@ -95,6 +95,14 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, paths: &[PathBuf]) -> any
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         bail!("there is no CRD in {}: is the path right?", paths.join(", "));
     }
+    for manifest in &to_be {
+        if all.iter().all(|crd| crd.name_any() != manifest.name) {
+            remark(&format!(
+                "note: {} is not in this cluster, so nothing of it can be dropped; is it the right one?",
+                manifest.name
+            ));
+        }
+    }
     let mut questions = Vec::new();
     for found in all {
         let name = found.name_any();

@@ -39,7 +39,7 @@ impl Stop {
             let (name, number) = signals.next().await;
             code.store(128 + number, Ordering::Relaxed);
             remark(&format!(
-                "stopping because of {name}: objects in work are finished, nothing is trimmed; run the same command again to \
+                "stopping because of {name}: objects in work are finished, nothing else is begun; run the same command again to \
                  go on, what is done is not done twice"
             ));
             control.cancel();

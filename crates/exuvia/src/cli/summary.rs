@@ -147,6 +147,11 @@ impl Summary {
                 ),
             },
             End::Gone => "the CRD is gone".to_owned(),
+            End::Cancelled if report.stored_before != report.stored_after => format!(
+                "stopped after storedVersions was trimmed to {}, before the patrol; to go on: exuvia storage migrate {} --patrol",
+                report.stored_after.join(", "),
+                report.resource
+            ),
             End::Cancelled => "stopped, nothing was trimmed".to_owned(),
             End::Unfinished => "it did not come to an end".to_owned(),
             End::WouldMigrate if report.stored_before.is_empty() => {

@@ -89,7 +89,7 @@ async fn a_migration_that_is_told_to_stop_says_what_was_done_and_how_to_go_on() 
         });
         let (said, _stderr) = stderr.await.unwrap();
         assert!(
-            said.contains(name) && said.contains("nothing is trimmed"),
+            said.contains(name) && said.contains("nothing else is begun"),
             "{said}"
         );
         go_on.send(()).unwrap();

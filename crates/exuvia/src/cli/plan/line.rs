@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::advice::Advice;
 use super::blockers::{self, Blocker, Migration, blockers};
 use super::ownership::Ownership;
+use crate::cli::args::ClusterArgs;
 use crate::cli::output::seconds;
 use crate::cli::table::{Part, Row};
 
@@ -133,6 +134,19 @@ impl Line {
     /// Of the cluster with this context.
     pub(super) fn of(self, context: Option<String>) -> Self {
         Self { context, ..self }
+    }
+
+    /// A command that is copied must act on the cluster that was looked at.
+    pub(super) fn on(mut self, cluster: &ClusterArgs) -> Self {
+        if self.next != "-" {
+            if let Some(path) = &cluster.kubeconfig {
+                self.next.push_str(&format!(" --kubeconfig {}", path.display()));
+            }
+            if let Some(context) = &cluster.context {
+                self.next.push_str(&format!(" --context {context}"));
+            }
+        }
+        self
     }
 
     /// Whether it takes part, and why not where that may surprise.

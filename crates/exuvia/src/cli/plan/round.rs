@@ -76,7 +76,12 @@ impl Round {
                 let why = no_crds(&args.opt_in.groups);
                 round.entries.push(Entry::Empty { context, why });
             }
-            round.entries.extend(found.entries);
+            round
+                .entries
+                .extend(found.entries.into_iter().map(|entry| match entry {
+                    Entry::Crd(line) => Entry::Crd(Box::new(line.on(&target.args))),
+                    other => other,
+                }));
         }
         Ok(round)
     }
