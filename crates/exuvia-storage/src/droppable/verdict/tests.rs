@@ -223,7 +223,7 @@ fn ownership_each_manager_holds_and_unlisted_objects_are_not_known() {
     };
     World::with(|world| world.owners = Ok(owners("example.com/v1alpha1"))).assert_held(
         Holds::Ownership,
-        "laggard owns fields at it on 2 objects, such as default/a",
+        "laggard owns fields at it on 2 objects (such as default/a)",
     );
     let elsewhere = World::with(|world| world.owners = Ok(owners("example.com/v1")));
     assert_eq!(elsewhere.judge("v1alpha1").answer, Answer::Yes);
