@@ -8,7 +8,7 @@ const OFFERED: usize = 3;
 /// ```
 /// use exuvia_storage::nearest;
 ///
-/// let all = ["widgets.example.com", "gadgets.example.com"];
+/// let all = ["widgets.example.com", "routes.example.com"];
 /// assert_eq!(nearest("widgts.example.com", all), ["widgets.example.com"]);
 /// assert!(nearest("things.example.org", all).is_empty());
 /// ```
