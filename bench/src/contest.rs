@@ -13,13 +13,13 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bystander::Bystander;
 use crate::contestants::{Contestant, Run};
 use crate::measured::Measured;
 
-/// What the figures of CONTROL-PLANE.md were taken with.
+/// With more connections a bare client gets no more done on two cores; see the caps in bench/README.md.
 pub(crate) const CONNECTIONS: usize = 32;
 const OBJECT_BYTES: usize = 2_000; // of payload; with metadata about 2.5 kB
 
@@ -34,17 +34,24 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) async fn start() -> anyhow::Result<Self> {
-        let control_plane = ControlPlane::builder()
-            .controllers([
-                "storage-version-migrator-controller",
-                "garbage-collector-controller",
-            ])
-            .start()
-            .await?;
+        let controllers = [
+            "storage-version-migrator-controller",
+            "garbage-collector-controller",
+        ];
+        let control_plane = ControlPlane::builder().controllers(controllers).start().await?;
+        let at_rest = Bystander::at_rest(control_plane.client()?).await;
+        Self::on(control_plane, at_rest).await
+    }
+
+    /// Nobody else writes here, so that every revision of etcd is the migration's.
+    pub(crate) async fn without_rivals() -> anyhow::Result<Self> {
+        Self::on(ControlPlane::builder().start().await?, 0.0).await
+    }
+
+    async fn on(control_plane: ControlPlane, at_rest: f64) -> anyhow::Result<Self> {
         let client = control_plane.client()?;
         let webhooks = control_plane.webhooks().await?;
         webhooks.delay(Endpoint::Validate, Duration::from_millis(10));
-        let at_rest = Bystander::at_rest(client.clone()).await;
         Ok(Self {
             control_plane,
             client,
@@ -250,11 +257,23 @@ impl Arena {
         Ok(measured.shown(if throttled { "throttled" } else { "wire" }))
     }
 
-    /// A group of its own with this many objects at v1alpha1, and the storage version flipped.
+    /// A new group with this many objects at v1alpha1, and the storage version flipped.
     async fn flipped(&self, objects: usize) -> anyhow::Result<Widgets> {
+        self.flipped_with(objects, |_| {}).await
+    }
+
+    /// The same with a changed CRD.
+    pub(crate) async fn flipped_with(
+        &self,
+        objects: usize,
+        change: impl FnOnce(&mut Value),
+    ) -> anyhow::Result<Widgets> {
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         let widgets = Widgets::in_group(format!("round{round}.example.com"));
-        self.fill(&widgets, objects).await?;
+        let mut crd = widgets.crd("v1alpha1");
+        change(&mut crd);
+        widgets.install_crd(&self.client, crd).await?;
+        self.create(&widgets, objects).await?;
         widgets.flip_storage(&self.client, "v1").await?;
         Ok(widgets)
     }
@@ -262,6 +281,10 @@ impl Arena {
     /// Installs the CRD and makes this many objects at v1alpha1.
     async fn fill(&self, widgets: &Widgets, objects: usize) -> anyhow::Result<()> {
         widgets.install(&self.client, "v1alpha1").await?;
+        self.create(widgets, objects).await
+    }
+
+    async fn create(&self, widgets: &Widgets, objects: usize) -> anyhow::Result<()> {
         let api = widgets.api(&self.client, "v1alpha1");
         let payload = "x".repeat(OBJECT_BYTES);
         futures::stream::iter(0..objects)
@@ -277,7 +300,7 @@ impl Arena {
         Ok(())
     }
 
-    async fn check_and_remove(&self, widgets: &Widgets, objects: usize) -> anyhow::Result<()> {
+    pub(crate) async fn check_and_remove(&self, widgets: &Widgets, objects: usize) -> anyhow::Result<()> {
         let counts = self
             .control_plane
             .stored(widgets.group(), "widgets")

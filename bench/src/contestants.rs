@@ -123,10 +123,11 @@ impl Arena {
             let output = child.wait_with_output();
             (output, started.elapsed())
         });
-        let mut peak = 0;
+        let (mut peak, mut peak_heap) = (0, 0);
         while !waiting.is_finished() {
-            peak = peak.max(peak_rss_kib(pid).unwrap_or_default());
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            peak = peak.max(memory_kib(pid, "VmHWM:").unwrap_or_default());
+            peak_heap = peak_heap.max(memory_kib(pid, "RssAnon:").unwrap_or_default());
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let (output, took) = waiting.await?;
         let reports: Vec<Value> =
@@ -139,7 +140,7 @@ impl Arena {
             Some(reports.iter().filter_map(seconds).sum())
         };
         #[allow(clippy::cast_precision_loss)]
-        let peak_rss_mib = peak as f64 / 1024.0;
+        let [peak_rss_mib, peak_heap_mib] = [peak, peak_heap].map(|kib| kib as f64 / 1024.0);
         let measured = Measured {
             contestant: "exuvia",
             seconds: took.as_secs_f64(),
@@ -148,15 +149,16 @@ impl Arena {
             preflight_seconds: sum("preflight"),
             concurrency: reports.iter().filter_map(|r| r["peakConcurrency"].as_u64()).max(),
             peak_rss_mib: Some(peak_rss_mib),
+            peak_heap_mib: Some(peak_heap_mib),
             ..Measured::default()
         };
         Ok((measured, reports))
     }
 }
 
-/// The kernel's own high-water mark.
-fn peak_rss_kib(pid: u32) -> Option<u64> {
+/// A figure of the kernel's: `VmHWM:` is its own high-water mark, `RssAnon:` the heap and the stacks as they are now.
+fn memory_kib(pid: u32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

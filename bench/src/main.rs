@@ -4,9 +4,11 @@
     reason = "a benchmark sets up its world and plays the bare client"
 )]
 
+mod baseline;
 mod bystander;
 mod contest;
 mod contestants;
+mod costs;
 mod measured;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +63,12 @@ struct Args {
     /// Where to write the results as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Only count what a migration costs per object, and fail if that grew by more than 10 % against this file
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Write what was counted into the file instead
+    #[arg(long, requires = "check")]
+    update: bool,
 }
 
 #[tokio::main]
@@ -68,6 +76,9 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let exuvia = std::fs::canonicalize(&args.exuvia)
         .with_context(|| format!("{} is not there: build it first", args.exuvia.display()))?;
+    if let Some(committed) = &args.check {
+        return costs::check(&exuvia, args.few, committed, args.update).await;
+    }
     let mut results = Vec::new();
 
     let arena = Arena::start().await?;

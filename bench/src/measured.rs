@@ -27,6 +27,9 @@ pub(crate) struct Measured {
     pub(crate) concurrency: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_mib: Option<f64>,
+    /// Without the program itself, which is larger in a debug build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_heap_mib: Option<f64>,
     /// Revisions that etcd counted per object.
     pub(crate) etcd_writes_per_object: f64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
+use exuvia::cli::OPERATOR_NAMESPACE as NAMESPACE;
 use exuvia_testenv::Helm;
-
-const NAMESPACE: &str = "exuvia-system";
 
 /// The files below `deploy/`, rendered from the charts as they are now: write the charts' own generated files first.
 pub(crate) fn manifests(root: &Path) -> anyhow::Result<[(&'static str, String); 2]> {
@@ -22,7 +21,7 @@ pub(crate) fn manifests(root: &Path) -> anyhow::Result<[(&'static str, String); 
     ])
 }
 
-/// helm makes the namespace itself; here it comes with the rest, and asks for what the pods keep to.
+/// helm creates the namespace itself; here it is part of the manifests, and enforces what the pods comply with.
 fn namespace() -> String {
     format!(
         "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  labels:\n    \
@@ -33,11 +32,11 @@ fn namespace() -> String {
 fn render(root: &Path, chart: &str) -> anyhow::Result<String> {
     let rendered = tokio::runtime::Runtime::new()?
         .block_on(Helm::offline()?.template(root.join("charts").join(chart), chart, NAMESPACE, &[]))
-        .with_context(|| format!("charts/{chart} cannot be rendered"))?;
+        .with_context(|| format!("failed to render charts/{chart}"))?;
     Ok(plain(&rendered))
 }
 
-/// Without what only helm would say of itself.
+/// Without labels and comments that are about helm.
 fn plain(rendered: &str) -> String {
     let of_helm = [
         "# Source:",

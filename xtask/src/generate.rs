@@ -1,35 +1,47 @@
-//! Files that are written from the code, checked in, and checked for freshness.
+//! Files that are generated from the code, committed, and checked to be up to date.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::CommandFactory;
+use exuvia_runtime::Metrics;
+use exuvia_storage::StorageController;
 use kube::CustomResourceExt;
+
+const METRICS: &str = "docs/metrics.md";
+const RBAC: &str = "docs/rbac.md";
+/// What is between these lines of a page is generated.
+const MARKERS: [&str; 2] = [
+    "<!-- generated from the code by `cargo xtask generate` -->\n",
+    "<!-- end of what is generated -->\n",
+];
 
 /// Writes every generated file; with `check`, only compares.
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .context("xtask lies in the workspace")?;
+        .context("xtask is in the workspace")?;
     let generated = [
         ("docs/cli.md", cli_reference()),
         ("docs/configuration.md", configuration()?),
+        (METRICS, between_markers(root, METRICS, &metrics()?)?),
+        (RBAC, between_markers(root, RBAC, &crate::chart::rule_table()?)?),
         (
             "charts/exuvia-crds/templates/storagemigrations.exuvia.dev.yaml",
             crd(&exuvia_api::StorageMigration::crd())?,
         ),
     ];
-    for (path, content) in generated {
+    for (path, content) in generated.into_iter().chain(crate::chart::files(root)?) {
         settle(root, path, &content, check)?;
     }
-    // Rendered from the charts, of which the CRD above is part.
+    // Rendered from the charts, of which the files above are part.
     for (path, content) in crate::deploy::manifests(root)? {
         settle(root, path, &content, check)?;
     }
     Ok(())
 }
 
-/// Makes the file what it should be, or complains if it is not.
+/// Writes the file, or fails if it is stale.
 fn settle(root: &Path, path: &str, content: &str, check: bool) -> anyhow::Result<()> {
     let file = root.join(path);
     if std::fs::read_to_string(&file).is_ok_and(|existing| existing == content) {
@@ -41,9 +53,42 @@ fn settle(root: &Path, path: &str, content: &str, check: bool) -> anyhow::Result
     if let Some(directory) = file.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    std::fs::write(&file, content).with_context(|| format!("cannot write {path}"))?;
+    std::fs::write(&file, content).with_context(|| format!("failed to write {path}"))?;
     println!("wrote {path}");
     Ok(())
+}
+
+/// The page as it is, with this content between the markers.
+pub(crate) fn between_markers(root: &Path, path: &str, content: &str) -> anyhow::Result<String> {
+    let page = std::fs::read_to_string(root.join(path)).with_context(|| format!("failed to read {path}"))?;
+    let parts = page
+        .split_once(MARKERS[0])
+        .and_then(|(before, rest)| Some((before, rest.split_once(MARKERS[1])?.1)));
+    let (before, after) = parts.with_context(|| format!("{path} lacks the lines {MARKERS:?}"))?;
+    let [begin, end] = MARKERS;
+    Ok(format!("{before}{begin}\n{content}\n{end}{after}"))
+}
+
+/// Every metric of the operator, from a registry that has them all.
+fn metrics() -> anyhow::Result<String> {
+    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    StorageController::sample_metrics(&metrics);
+    metrics.sample();
+    let described = metrics.describe().map_err(|missing| {
+        anyhow::anyhow!(
+            "metrics without an example, add one to the sample: {}",
+            missing.join(", ")
+        )
+    })?;
+    let mut text = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for metric in described {
+        let labels = metric.labels.join(", ");
+        text.push_str(&format!(
+            "| `{}` | {} | {labels} | {} |\n",
+            metric.name, metric.kind, metric.help
+        ));
+    }
+    Ok(text)
 }
 
 fn crd(crd: &impl serde::Serialize) -> anyhow::Result<String> {
@@ -62,15 +107,15 @@ fn cli_reference() -> String {
     text
 }
 
-/// The operator's settings as a table: whoever writes a Deployment wants the environment variable beside the flag.
+/// The operator's settings as a table, with the environment variable next to the flag.
 fn configuration() -> anyhow::Result<String> {
     let mut root = exuvia::cli::Cli::command();
     root.build();
     let operator = root
         .find_subcommand("operator")
         .context("there is an operator command")?;
-    let mut text = "# Configuration of the operator\n\nGenerated from the code by `cargo xtask generate`. A flag wins over \
-                    its environment variable.\n\n| flag | environment variable | default | meaning |\n|---|---|---|---|\n"
+    let mut text = "# Configuration of the operator\n\nGenerated from the code by `cargo xtask generate`. A flag takes \
+                    precedence over its environment variable.\n\n| flag | environment variable | default | meaning |\n|---|---|---|---|\n"
         .to_owned();
     for arg in operator.get_arguments().filter(|arg| !arg.is_global_set()) {
         let Some(long) = arg.get_long().filter(|long| *long != "help") else {
@@ -92,8 +137,8 @@ fn configuration() -> anyhow::Result<String> {
         ));
     }
     text.push_str(
-        "\nDurations are written `500ms`, `60s`, `15m` or `1h`. The chart's values are described in \
-         [its own page](../charts/exuvia/README.md).\n",
+        "\nDurations have a unit: `500ms`, `60s`, `15m` or `1h`. The chart's values are in [the chart's \
+         README](../charts/exuvia/README.md).\n",
     );
     Ok(text)
 }

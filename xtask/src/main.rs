@@ -1,9 +1,12 @@
 //! The project's chores, so that clone to result is one command.
 
+mod binaries;
+mod chart;
 mod deploy;
 mod generate;
+mod words;
 
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -19,7 +22,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check and test everything: control plane, formatting, lints, generated files, tests, doc tests
+    /// Check and test everything: control plane, formatting, lints, generated files, dependencies, tests, doc tests
     Test,
     /// Run `exuvia demo` with the given arguments
     Demo {
@@ -34,11 +37,20 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Fail on words that we do not use, such as those of old books
+    Words,
     /// Measure, and print figures as measured
     Bench {
+        /// Only count what a migration costs per object, and fail if memory, requests or etcd writes grew by more than 10 %
+        /// against bench/baseline.json
+        #[arg(long)]
+        check: bool,
+        /// With --check: write the figures into that file instead
+        #[arg(long, requires = "check")]
+        update: bool,
         /// What to measure
-        #[arg(value_enum)]
-        what: Bench,
+        #[arg(value_enum, required_unless_present = "check")]
+        what: Option<Bench>,
         /// For the benchmark itself, such as `--objects 1000`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -79,20 +91,17 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
         }
         Chore::Testenv => testenv(&Binary::ALL),
         Chore::Generate { check } => generate::run(check),
+        Chore::Words => words::check(),
         Chore::Bench {
-            what: Bench::Testenv, ..
-        } => bench_testenv(),
-        Chore::Bench {
-            what: Bench::Write, ..
-        } => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
-        Chore::Bench {
-            what: Bench::Storage,
-            args,
-        } => bench_built("exuvia-bench", &args),
-        Chore::Bench {
-            what: Bench::Operator,
-            args,
-        } => bench_built("operator", &args),
+            check: true, update, ..
+        } => bench_check(update),
+        Chore::Bench { what, args, .. } => match what {
+            Some(Bench::Testenv) => bench_testenv(),
+            Some(Bench::Write) => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
+            Some(Bench::Storage) => bench_built("exuvia-bench", &args),
+            Some(Bench::Operator) => bench_built("operator", &args),
+            None => bail!("say what to measure, or give --check"),
+        },
     }
 }
 
@@ -107,12 +116,56 @@ fn test() -> anyhow::Result<()> {
         "--deny",
         "warnings",
     ]))?;
+    check_features()?;
     generate::run(true)?;
-    // Documentation tests are part of `cargo test`; a broken link in the documentation is an error, too.
-    // A failing binary must not hide what the others would have said.
-    // Tests on a real server mostly wait for it: four at a time on two cores are about twice as fast as two.
-    run(cargo(&["test", "--workspace", "--no-fail-fast"]).env("RUST_TEST_THREADS", "4"))?;
+    words::check()?;
+    deny()?;
+    binaries::run(cargo(&[
+        "test",
+        "--workspace",
+        "--no-run",
+        "--message-format",
+        "json-render-diagnostics",
+    ]))?;
+    run(&mut cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]))?;
+    // A broken link in the documentation is an error, too.
     run(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+/// The workspace turns every feature on. Those who embed a crate turn on fewer: that must build, too.
+fn check_features() -> anyhow::Result<()> {
+    for (package, features) in [
+        ("exuvia-runtime", ""),
+        ("exuvia-storage", ""),
+        ("exuvia-storage", "controller"),
+        ("exuvia-storage", "etcd"),
+    ] {
+        // Without its tests, whose dependencies would turn features on again.
+        let mut clippy = cargo(&["clippy", "--package", package, "--no-default-features"]);
+        clippy.args(["--features", features, "--", "--deny", "warnings"]);
+        run(&mut clippy)?;
+    }
+    Ok(())
+}
+
+/// Licences, sources and duplicates of dependencies. Advisories need the network, so only CI looks at them.
+fn deny() -> anyhow::Result<()> {
+    let installed = cargo(&["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if !installed.is_ok_and(|status| status.success()) {
+        println!("\nskipped `cargo deny check`, as it is not installed: cargo install --locked cargo-deny");
+        return Ok(());
+    }
+    run(&mut cargo(&[
+        "deny",
+        "--offline",
+        "check",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
 }
 
 fn testenv(binaries: &[Binary]) -> anyhow::Result<()> {
@@ -162,6 +215,30 @@ fn bench_built(program: &str, args: &[String]) -> anyhow::Result<()> {
         "--",
     ]);
     run(command.args(["--exuvia", "target/release/exuvia"]).args(args))
+}
+
+/// Counts what a migration costs, by the debug binary: requests, writes and the heap do not depend on the optimiser, and it is
+/// built already where tests have run.
+fn bench_check(update: bool) -> anyhow::Result<()> {
+    testenv(&[Binary::Etcd, Binary::KubeApiserver])?;
+    run(&mut cargo(&[
+        "build",
+        "--package",
+        "exuvia",
+        "--package",
+        "exuvia-bench",
+    ]))?;
+    let mut command = cargo(&["run", "--package", "exuvia-bench", "--bin", "exuvia-bench", "--"]);
+    command.args([
+        "--exuvia",
+        "target/debug/exuvia",
+        "--check",
+        "bench/baseline.json",
+    ]);
+    if update {
+        command.arg("--update");
+    }
+    run(&mut command)
 }
 
 fn cargo(args: &[&str]) -> Command {

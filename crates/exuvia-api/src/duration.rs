@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// A text that is no duration.
+/// A text that is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no duration: write 500ms, 60s, 15m or 1h")]
-pub struct BadDuration(String);
+#[error("invalid duration \"{0}\": expected a number with a unit, such as 500ms, 60s, 15m or 1h")]
+pub struct InvalidDuration(String);
 
-/// Reads one number with its unit; a bare number counts seconds.
+/// Reads one number with its unit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,20 +16,20 @@ pub struct BadDuration(String);
 /// assert_eq!(parse_duration("15m"), Ok(Duration::from_secs(900)));
 /// assert!(parse_duration("soon").is_err());
 /// ```
-pub fn parse_duration(text: &str) -> Result<Duration, BadDuration> {
-    let bad = || BadDuration(text.to_owned());
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
+    let invalid = || InvalidDuration(text.to_owned());
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| bad())?;
+    let number: u64 = number.parse().map_err(|_| invalid())?;
     let seconds = |per_unit: u64| number.checked_mul(per_unit).map(Duration::from_secs);
     match unit {
         "ms" => Some(Duration::from_millis(number)),
-        "s" | "" => seconds(1),
+        "s" => seconds(1),
         "m" => seconds(60),
         "h" => seconds(3600),
         _ => None,
     }
-    .ok_or_else(bad)
+    .ok_or_else(invalid)
 }
 
 /// The shortest text that [`parse_duration`] reads as the same duration, to the millisecond.
@@ -57,10 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_duration_is_refused_with_the_text_in_it() {
+    fn an_invalid_duration_is_refused_with_the_text_in_it() {
         for text in [
             "",
             "s",
+            "5",
             "-1s",
             "1d",
             "1.5s",

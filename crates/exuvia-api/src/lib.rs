@@ -1,11 +1,17 @@
 //! Exuvia's custom resources, and the labels, annotations, condition types and reasons that people meet in a cluster.
 //!
-//! Types only: no client, no IO.
+//! Types and the rules over their names only: no client, no IO.
 
 mod duration;
+mod nearest;
+mod opt_in;
+mod options;
 mod storage_migration;
 
-pub use duration::{BadDuration, format_duration, parse_duration};
+pub use duration::{InvalidDuration, format_duration, parse_duration};
+pub use nearest::nearest;
+pub use opt_in::{InvalidLabel, OptInLabel, is_in_groups};
+pub use options::{ManagedFields, Verify, defaults, limits};
 pub use storage_migration::*;
 
 /// The API group of everything that Exuvia defines.
@@ -27,13 +33,15 @@ pub const OPERATOR_ANNOTATION: &str = "exuvia.dev/operator";
 pub mod condition {
     /// Nothing is left to do, and nothing stands in the way.
     pub const READY: &str = "Ready";
+    /// Work is under way, or waits for a time to pass.
+    pub const RECONCILING: &str = "Reconciling";
     /// Every object is stored at the storage version, proven, trimmed and patrolled.
     pub const MIGRATED: &str = "Migrated";
     /// Something stands in the way that somebody should look at; left by itself when the cause goes.
     pub const STALLED: &str = "Stalled";
 }
 
-/// Reasons of conditions and events that are no phase.
+/// Reasons of conditions and events that are not phases.
 pub mod reason {
     /// A dry-run write was refused or not answered.
     pub const PREFLIGHT: &str = "Preflight";
@@ -47,7 +55,7 @@ pub mod reason {
     pub const FAILURES: &str = "Failures";
     /// We may not do what we would have to.
     pub const FORBIDDEN: &str = "Forbidden";
-    /// There is no such resource (yet).
+    /// The resource does not exist (yet).
     pub const NO_SUCH_RESOURCE: &str = "NoSuchResource";
     /// An older `StorageMigration` works on the same resource.
     pub const DUPLICATE: &str = "Duplicate";

@@ -1,4 +1,4 @@
-//! `StorageMigration`: one per resource, holds what is wanted and how far it is.
+//! `StorageMigration`: one per resource; its spec says what to do, its status how far it is.
 #![allow(unreachable_pub)] // KubeSchema repeats each struct inside a function
 #![allow(clippy::duplicated_attributes)] // each print column has a type of its own
 
@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::{ManagedFields, Verify, limits};
 
 /// Which resource to migrate, and how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,82 +52,63 @@ pub struct StorageMigrationSpec {
         length(max = 253),
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
     )]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("resource cannot be changed: make another StorageMigration"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("resource cannot be changed: create another StorageMigration"))]
     pub resource: String,
-    /// Stop at the next object, and go on when it is false again.
+    /// Stop at the next object. Set it to false to resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
-    /// How long after a CRD change no API server can be behind any more, such as `60s`; the operator's setting unless given.
-    #[schemars(regex(pattern = "^[0-9]{1,9}(ms|s|m|h)$"))]
+    /// How long after a CRD change an API server may still store at the old version, such as `60s`. Default: the operator's
+    /// setting.
+    #[schemars(regex(pattern = limits::DURATION_PATTERN))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle: Option<String>,
-    /// API servers to ask one by one whether they are behind, beside those that the cluster lists: `https://host:port`.
+    /// API servers to ask one by one whether they are behind, in addition to those that the cluster lists:
+    /// `https://host:port`.
     #[schemars(
         length(max = 32),
-        inner(length(max = 253), regex(pattern = "^https://[^/]+$"))
+        inner(length(max = 253), regex(pattern = limits::API_SERVER_PATTERN))
     )]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<String>,
-    /// API servers that are gone for good although the cluster still lists them: not waited for. Every object is verified by
-    /// a patch then.
+    /// API servers that are gone for good although the cluster still lists them. The migration does not wait for them, and
+    /// verifies every object with a patch.
     #[schemars(
         length(max = 32),
-        inner(length(max = 253), regex(pattern = "^https://[^/]+$"))
+        inner(length(max = 253), regex(pattern = limits::API_SERVER_PATTERN))
     )]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore_api_servers: Vec<String>,
-    /// How the second sweep proves what the first one did.
+    /// How the verify sweep proves that every object is stored at the storage version. Proof trusts resourceVersions, and
+    /// needs every API server accounted for. Full patches every object again. Auto uses Proof where it is possible.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub verify: VerifyPolicy,
-    /// Objects in work at once, at most; the operator's setting unless given.
-    #[schemars(range(min = 1, max = 1024), with = "Option<i32>")]
+    pub verify: Verify,
+    /// How many objects are processed at once, at most. Default: the operator's setting.
+    #[schemars(range(min = *limits::MAX_CONCURRENCY.start(), max = *limits::MAX_CONCURRENCY.end()), with = "Option<i32>")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u16>,
-    /// Requests per second, at most; the operator's setting unless given.
-    #[schemars(range(min = 1, max = 1_000_000), with = "Option<i32>")]
+    /// How many objects are processed per second, at most. An object may take more than one request. Default: the
+    /// operator's setting.
+    #[schemars(range(min = *limits::QPS.start(), max = *limits::QPS.end()), with = "Option<i32>")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qps: Option<u32>,
-    /// What becomes of managedFields entries at old versions.
+    /// What happens to managedFields entries at old versions. Rewrite moves them to the storage version, Drop removes them,
+    /// Keep leaves them.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub managed_fields: ManagedFieldsPolicy,
-    /// Versions whose managedFields entries are moved as well, although nothing is stored at them any more.
+    pub managed_fields: ManagedFields,
+    /// Also move managedFields entries away from these versions, although nothing is stored at them any more.
     #[schemars(length(max = 32), inner(length(max = 63)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shed: Vec<String>,
-    /// Go on although the rewrite erases fields that only an old version knows.
+    /// Continue although the rewrite erases fields that only an old version has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accept_pruning: bool,
-    /// Try an object that is denied at its own endpoint through `/status`. That evades somebody's policy.
+    /// Try an object that is denied at its own endpoint through `/status`. This bypasses the admission policy that denied it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub status_fallback: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// How the second sweep proves what the first one did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum VerifyPolicy {
-    /// `Proof` where every API server is accounted for, otherwise `Full`.
-    #[default]
-    Auto,
-    /// A resourceVersion above R0 proves an object; the others, and a sample of the proven, are patched.
-    Proof,
-    /// Every object is patched once more and must come back unchanged.
-    Full,
-}
-
-/// What becomes of managedFields entries that name an old version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ManagedFieldsPolicy {
-    /// They are moved to the storage version, in the write that rewrites the object.
-    #[default]
-    Rewrite,
-    /// They are removed; their fields have no owner then.
-    Drop,
-    /// They stay, and hold the version.
-    Keep,
 }
 
 /// How far it is.
@@ -143,13 +126,13 @@ pub struct StorageMigrationStatus {
     pub observed: Option<ObservedCrd>,
     /// The resourceVersion of a consistent list, taken after settling: what is above it was written by a settled server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub r0: Option<String>,
-    /// When R0 was taken.
+    pub settled_resource_version: Option<String>,
+    /// When the list of `settledResourceVersion` was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub r0_at: Option<Time>,
+    pub settled_at: Option<Time>,
     /// The smallest resourceVersion of the lists that the verify sweep read: what is above it, the patrol looks at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub r1: Option<String>,
+    pub verified_resource_version: Option<String>,
     /// When storedVersions was trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trimmed_at: Option<Time>,
@@ -161,15 +144,16 @@ pub struct StorageMigrationStatus {
     /// earlier CRD for a moment after the CRD was changed. A built-in resource has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrated_generation: Option<i64>,
-    /// Objects, by what came of them in the sweep that runs; when none does, in the rewrite sweep, or, if another process did
-    /// that one, in the last sweep.
+    /// Objects by their outcome in the running sweep. Between sweeps: in the rewrite sweep, or in the last sweep if another
+    /// process did the rewrite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<MigrationProgress>,
     /// The CRD's storedVersions before and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_versions: Option<StoredVersions>,
     /// Versions older than the storage version, each of which may be dropped: when the pass ended, everything that can hold a
-    /// version was looked at, and nothing holds these. A version that is in neither list is not older.
+    /// version was looked at, and nothing holds these. A version in neither droppableVersions nor
+    /// blockers is not older than the storage version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub droppable_versions: Option<Vec<String>>,
     /// What holds the other old versions, and what could not be seen of them.
@@ -181,7 +165,7 @@ pub struct StorageMigrationStatus {
     /// What the rewrite takes away from objects, if it takes anything away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losses: Option<MigrationLosses>,
-    /// `Ready`, `Migrated`, `Stalled`.
+    /// `Ready`, `Reconciling`, `Stalled` and `Migrated`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -195,7 +179,7 @@ pub enum Phase {
     /// Not begun, or the preflight looks.
     #[default]
     Pending,
-    /// Waits until no API server can be behind any more.
+    /// Waits until every API server uses the new storage version.
     Settling,
     /// Each object that may be stored at an old version is written once.
     Rewriting,
@@ -227,8 +211,24 @@ impl Phase {
         Self::Suspended,
     ];
 
+    /// All of their names.
+    pub const NAMES: [&'static str; 9] = {
+        let mut names = [""; 9];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = Self::ALL[index].as_str();
+            index += 1;
+        }
+        names
+    };
+
+    /// Whether work is under way in this phase, or waits for a time to pass.
+    pub const fn is_working(self) -> bool {
+        !matches!(self, Self::Migrated | Self::Stalled | Self::Suspended)
+    }
+
     /// The name, as in the status.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
             Self::Settling => "Settling",
@@ -255,10 +255,23 @@ pub struct ObservedCrd {
     pub storage_version: String,
 }
 
-/// What is remembered of a pass beside R0, R1 and the trim.
+/// The spec that a pass carries out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PassSpec {
+    /// The generation of the migration.
+    pub generation: i64,
+    /// The spec as JSON, without `suspend`, `qps` and `maxConcurrency`: a change of these lets a running pass go on.
+    pub json: String,
+}
+
+/// What else is remembered of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PassState {
+    /// The spec that the pass carries out. A pass for another spec begins again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<PassSpec>,
     /// Whether there is something to do although storedVersions is clean.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wanted: bool,
@@ -277,7 +290,7 @@ pub struct PassState {
     /// How many verify sweeps found objects that moved although nothing explains it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unexplained: i32,
-    /// Whether the last of them saw an object come back old after it had been rewritten.
+    /// Whether the last verify sweep saw an object come back old after it had been rewritten.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub came_back: bool,
     /// Every object up to this resourceVersion was verified by a patch.
@@ -299,7 +312,7 @@ pub struct MigrationProgress {
     pub total: i64,
     /// Done with: rewritten, current or gone.
     pub done: i64,
-    /// Stored anew.
+    /// Stored again.
     pub rewritten: i64,
     /// Stored at the storage version already.
     pub current: i64,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use exuvia_api::{OPT_IN_LABEL, Phase, StorageMigration};
-use exuvia_testenv::ControlPlane;
+use exuvia_testenv::{ControlPlane, until};
 use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -56,12 +56,10 @@ async fn installed() -> (Client, &'static Answer) {
         .get_or_init(|| async {
             let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict";
             let answer = send(&client, "POST", crds, &json!(StorageMigration::crd())).await;
-            for _ in 0..500 {
-                if send(&client, "GET", MIGRATIONS, &json!(null)).await.code == StatusCode::OK {
-                    break;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+            until("StorageMigrations are served", async || {
+                send(&client, "GET", MIGRATIONS, &json!(null)).await.code == StatusCode::OK
+            })
+            .await;
             answer
         })
         .await;
@@ -200,7 +198,7 @@ async fn a_spec_that_makes_no_sense_is_refused_with_the_fields_name() {
             parts.iter().all(|part| message.contains(part)),
             "{spec}: {message}"
         );
-        // The server's own trouble with a rule is no answer to the user's.
+        // An error of the server in a rule does not answer the user's question.
         let overflows = spec["settle"] == "999999999h";
         assert!(
             overflows || !message.contains("evaluating rule"),
@@ -233,7 +231,7 @@ async fn every_field_is_taken_and_kept_and_the_resource_stays_what_it_is() {
     let message = answer.body["message"].as_str().unwrap_or_default();
     assert_eq!(answer.code, StatusCode::UNPROCESSABLE_ENTITY, "{message}");
     assert!(
-        message.contains("spec.resource") && message.contains("make another"),
+        message.contains("spec.resource") && message.contains("create another"),
         "{message}"
     );
     let answer = send(

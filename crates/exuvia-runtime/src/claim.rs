@@ -11,7 +11,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// The right to write, for as long as it lasts.
 ///
 /// Cheap to clone; all clones are one claim. [`elect`](crate::elect) extends it with each renewal of the lease, and
-/// without one it ends by itself: whoever was stopped and continued does not hold it any more, whatever it thinks.
+/// without one it ends by itself: a process that was stopped and continued no longer holds it, even if it does not know yet.
 ///
 /// ```
 /// use exuvia_runtime::Claim;
@@ -56,7 +56,7 @@ impl Claim {
     /// Whether it holds now.
     pub fn holds(&self) -> bool {
         let until = self.state.borrow().until;
-        // The clock last: whoever is stopped in between is asked about the time after it.
+        // The clock last: a process that is stopped in between then reads the time after the stop.
         self.now() < until
     }
 
@@ -81,7 +81,7 @@ impl Claim {
         }
     }
 
-    /// Waits until it ends: revoked, run out, or ended and begun anew since this call.
+    /// Waits until it ends: revoked, expired, or ended and begun again since this call.
     pub async fn lost(&self) {
         let mut states = self.state.subscribe();
         let term = states.borrow_and_update().term;

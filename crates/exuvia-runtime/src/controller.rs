@@ -19,7 +19,7 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Watches for ever, queues the keys of what changed, and says `synced.done()` when everything was seen once.
     ///
-    /// Runs on followers too, so that they are warm. It is dropped when the CRD goes, and called anew when it is back.
+    /// Runs on followers too, so that they are warm. It is dropped when the CRD goes, and called again when it is back.
     fn watch(&self, queue: Queue, synced: Synced) -> impl Future<Output = ()> + Send;
 
     /// Forgets everything watched: the CRD went.
@@ -43,7 +43,7 @@ pub enum Next {
     Await,
     /// After this time, or when something changes.
     After(Duration),
-    /// As after an error, each time a little later, though it is none: the object is stalled.
+    /// With back-off as after an error, each time a little later: nothing failed, but the object is stalled.
     Retry,
 }
 
@@ -76,7 +76,7 @@ impl Signal {
     pub async fn stopping(&self) {
         let mut stopping = self.stopping.clone();
         if stopping.wait_for(|stopping| *stopping).await.is_err() {
-            // Nobody is left to ask us to stop; whoever drops the reconcile will not wait for it either.
+            // The sender is gone, so nothing can ask us to stop; what drops the reconcile does not wait for it either.
             std::future::pending::<()>().await;
         }
     }

@@ -24,30 +24,18 @@ pub(crate) enum Crd {
     Established(String),
 }
 
-/// Tells of each change of this CRD's state, for ever.
+/// Publishes each change of this CRD's state, for ever.
 pub(crate) async fn follow_crd(shared: &Shared, name: &str, tell: &watch::Sender<Crd>) {
     let config = ListParams::default().fields(&format!("metadata.name={name}"));
     let api: Api<SlimCrd> = Api::all(shared.client.clone());
-    let mut listed = Crd::Missing;
-    let mut listing = false;
     let on = |seen: Seen<SlimCrd>| {
-        let now = match seen {
-            Seen::Restarted => {
-                (listing, listed) = (true, Crd::Missing);
-                return;
-            }
-            Seen::Applied(crd) if listing => {
-                listed = crd.state();
-                return;
-            }
-            Seen::Synced => {
-                listing = false;
-                std::mem::replace(&mut listed, Crd::Missing)
-            }
-            Seen::Applied(crd) => crd.state(),
-            Seen::Deleted(_) => Crd::Missing,
-        };
         tell.send_if_modified(|known| {
+            let now = match seen {
+                Seen::Applied(crd) => crd.state(),
+                Seen::Deleted(_) => Crd::Missing,
+                Seen::Synced if *known == Crd::Unknown => Crd::Missing,
+                Seen::Synced => return false,
+            };
             let changed = *known != now;
             *known = now;
             changed

@@ -80,7 +80,7 @@ struct Candidate {
 
 struct Observed {
     leader: Option<String>,
-    /// `None`: there is no Lease.
+    /// `None`: the Lease does not exist.
     version: Option<String>,
     since: Duration,
     patience: Duration,
@@ -174,7 +174,7 @@ impl Candidate {
         let now = self.claim.now();
         let patient = self.observe(found.as_ref(), now);
         let Some(lease) = found else {
-            // Whoever held it makes it again within a period, if it is alive.
+            // Its former holder creates it again within a period, if it is alive.
             return if patient {
                 self.make(LeaseSpec::default()).await
             } else {
@@ -222,7 +222,11 @@ impl Candidate {
                 if leader.is_some()
                     && before.as_ref().and_then(|before| before.leader.as_ref()) != leader.as_ref()
                 {
-                    tracing::info!(lease = self.settings.name, leader, "stands by: another one leads");
+                    tracing::info!(
+                        lease = self.settings.name,
+                        leader,
+                        "standing by: another process is the leader"
+                    );
                 }
                 self.observed = Some(Observed {
                     leader,
@@ -300,7 +304,7 @@ impl Candidate {
             match released {
                 Err(error) if error.class() == ErrorClass::Conflict => {}
                 Err(error) => {
-                    tracing::warn!(lease = self.settings.name, %error, "the lease was not released; it will run out");
+                    tracing::warn!(lease = self.settings.name, %error, "failed to release the lease; it will expire");
                     return;
                 }
                 Ok(_) => {
@@ -328,9 +332,9 @@ impl Candidate {
         if leads != self.leading {
             self.leading = leads;
             if leads {
-                tracing::info!(lease, identity = self.settings.identity, "leads");
+                tracing::info!(lease, identity = self.settings.identity, "became leader");
             } else {
-                tracing::warn!(lease, identity = self.settings.identity, "leads no longer");
+                tracing::warn!(lease, identity = self.settings.identity, "lost leadership");
             }
         }
         match result {
@@ -341,11 +345,7 @@ impl Candidate {
             }
             Err(error) => {
                 if self.said.as_ref() != Some(&error) {
-                    tracing::warn!(
-                        lease,
-                        error,
-                        "the lease cannot be read or written; will try again"
-                    );
+                    tracing::warn!(lease, error, "failed to read or write the lease; retrying");
                     self.said = Some(error);
                 }
             }

@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum Error {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; give a free address as host:port, such as 127.0.0.1:8080")]
+    #[error(
+        "cannot listen on {address}: {source}; give another address as host:port (port 0 is any free port)"
+    )]
     Listen {
         /// As it was given.
         address: String,

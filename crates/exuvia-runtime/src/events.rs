@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use exuvia_write::{ErrorClass, Writer};
+use exuvia_write::{ErrorClass, Redacted, Writer};
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -59,9 +59,9 @@ impl Events {
         kind: EventKind,
         reason: &str,
         action: &str,
-        note: &str,
+        note: impl Into<Redacted>,
     ) {
-        let event = self.event(about, kind, reason, action, note);
+        let event = self.event(about, kind, reason, action, &note.into());
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         match tokio::time::timeout(PATIENCE, self.writer.create(&api, &event)).await {
@@ -69,10 +69,10 @@ impl Events {
             Ok(Err(error)) if error.is_already_exists() => {}
             // The object's namespace is gone: nobody is left to read it.
             Ok(Err(error)) if error.class() == ErrorClass::Missing && !error.is_unserved() => {
-                tracing::debug!(reason, %error, "no event");
+                tracing::debug!(reason, %error, "failed to publish event");
             }
-            Ok(Err(error)) => tracing::warn!(reason, %error, "no event"),
-            Err(_) => tracing::warn!(reason, "no event: no answer within {PATIENCE:?}"),
+            Ok(Err(error)) => tracing::warn!(reason, %error, "failed to publish event"),
+            Err(_) => tracing::warn!(reason, "failed to publish event: no answer within {PATIENCE:?}"),
         }
     }
 

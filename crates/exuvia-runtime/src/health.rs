@@ -16,7 +16,7 @@ const RUNTIME: &str = "runtime";
 /// Whether the process is ready and alive.
 ///
 /// Ready once the runtime runs and each controller has either seen everything or found that its CRD is missing; from then
-/// on until it drains: a watch that breaks is retried and is no reason to be taken out of service. Alive while
+/// on until it drains: a watch that breaks is retried, which does not make the process unready. Alive while
 /// every main loop shows a heartbeat.
 #[derive(Clone)]
 pub struct Health(Arc<Mutex<State>>);

@@ -41,7 +41,7 @@
 //!         follow(self.api.clone(), all, &self.metrics, "widgets.example.dev", |seen| match seen {
 //!             Seen::Applied(widget) => queue.add(widget.name_any()),
 //!             Seen::Synced => synced.done(),
-//!             Seen::Deleted(_) | Seen::Restarted => {}
+//!             Seen::Deleted(_) => {}
 //!         })
 //!         .await;
 //!     }
@@ -111,34 +111,70 @@
 //! | [`Health`], [`serve()`] | `/livez`, `/readyz`, `/metrics`, `/log-level` |
 //! | [`Metrics`] | what controllers, queues, writes, watches and the process do, under names that dashboards know |
 //! | [`Events`] | each event once, and never too long for the server |
+//! | [`rights`] | the rights of an operator, stated by its controllers with reasons; roles and bindings made from them |
+//! | [`machine`] | work in steps that survive a crash: what is next, tell, do it |
+//! | [`publish`] | status, conditions, events, progress and gauges of one custom resource |
 //! | [`start_logging`] | text or JSON, at a level that can be changed while the process runs |
+//! | [`servers`] | asks every API server the same question, each by its own client |
+//!
+//! All but [`machine`], [`servers`] and [`ServerClock`] is the feature `controller`, which is on by default. An engine that a program embeds
+//! turns it off, and gets no HTTP server, Prometheus client or log subscriber.
 
+#[cfg(feature = "controller")]
+mod book;
+#[cfg(feature = "controller")]
 mod claim;
+mod clock;
+#[cfg(feature = "controller")]
 mod controller;
+#[cfg(feature = "controller")]
 mod crd;
+#[cfg(feature = "controller")]
 mod elect;
+#[cfg(feature = "controller")]
 mod error;
+#[cfg(feature = "controller")]
 mod events;
+#[cfg(feature = "controller")]
 mod health;
+#[cfg(feature = "controller")]
 mod lease;
+#[cfg(feature = "controller")]
 mod logs;
+pub mod machine;
+#[cfg(feature = "controller")]
 mod metrics;
+#[cfg(feature = "controller")]
+pub mod publish;
+#[cfg(feature = "controller")]
 mod queue;
+#[cfg(feature = "controller")]
+pub mod rights;
+#[cfg(feature = "controller")]
 mod runtime;
+#[cfg(feature = "controller")]
 mod serve;
+pub mod servers;
+#[cfg(feature = "controller")]
 mod supervise;
+#[cfg(feature = "controller")]
 mod watch;
 
-pub use claim::Claim;
-pub use controller::{Controller, Next, Signal, Synced};
-pub use elect::elect;
-pub use error::Error;
-pub use events::{EventKind, Events};
-pub use health::Health;
-pub use lease::LeaseSettings;
-pub use logs::{LogFormat, LogLevel, start_logging};
-pub use metrics::Metrics;
-pub use queue::Queue;
-pub use runtime::{Runtime, RuntimeSettings};
-pub use serve::{bind, serve};
-pub use watch::{Seen, follow, follow_metadata};
+pub use clock::ServerClock;
+#[cfg(feature = "controller")]
+pub use {
+    claim::Claim,
+    controller::{Controller, Next, Signal, Synced},
+    elect::elect,
+    error::Error,
+    events::{EventKind, Events},
+    exuvia_sweep::Identity,
+    health::Health,
+    lease::LeaseSettings,
+    logs::{LogFormat, LogLevel, start_logging},
+    metrics::{MetricDescription, Metrics},
+    queue::Queue,
+    runtime::{Runtime, RuntimeSettings},
+    serve::{bind, serve},
+    watch::{Seen, follow, follow_metadata},
+};

@@ -13,11 +13,13 @@ use tracing_subscriber::{
 use crate::Error;
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
+    #[default]
     Text,
-    /// One object per line, for machines.
+    /// One JSON object per line.
     Json,
 }
 
@@ -70,7 +72,7 @@ impl LogLevel {
     pub fn set(&self, level: &str) -> Result<(), Error> {
         let filter = filter(level)?;
         let mut current = self.current();
-        // It fails only if the log is gone, and with it whoever could miss it.
+        // It fails only if the log is gone; then nobody can read it anyway.
         let _ = self.handle.reload(filter);
         level.trim().clone_into(&mut current);
         Ok(())
@@ -107,7 +109,7 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
     };
     let others = ours.min(LevelFilter::WARN);
     // kube logs an answer that it does not understand at warn, body and all: it may hold a secret (PITFALLS B27). At error it
-    // says of each request that failed that it did, and not which: whoever asked says that, and once.
+    // says of each request that failed that it did, and not which: the caller says that, once.
     EnvFilter::try_new(format!("{others},exuvia={ours},kube_client=off")).map_err(|_| unknown())
 }
 

@@ -1,5 +1,6 @@
 //! Metrics: one registry, and what this crate itself counts.
 
+mod describe;
 mod process;
 mod readings;
 mod writes;
@@ -10,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use exuvia_write::Report;
+use exuvia_write::WriteReport;
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -22,6 +23,7 @@ use prometheus_client::{
     registry::{Metric, Registry},
 };
 
+pub use self::describe::MetricDescription;
 use self::{readings::Readings, writes::WriteMeters};
 use crate::{Claim, queue::WorkQueue};
 
@@ -68,7 +70,7 @@ impl Metrics {
             watch_restarts: registered(
                 &mut registry,
                 "exuvia_watch_restarts",
-                "Watches begun anew, by why the one before ended",
+                "Watches that were started again, by the reason why the previous one ended",
             ),
             work: WorkMeters::register(&mut registry),
             readings: Readings::default(),
@@ -94,9 +96,9 @@ impl Metrics {
     }
 
     /// For [`Writer::observe`](exuvia_write::Writer::observe): counts and times what a writer does.
-    pub fn observe_writes(&self) -> impl Fn(&Report<'_>) + Send + Sync + 'static {
+    pub fn observe_writes(&self) -> impl Fn(&WriteReport<'_>) + Send + Sync + 'static {
         let inner = Arc::clone(&self.0);
-        move |report: &Report<'_>| inner.writes.observe(report)
+        move |report: &WriteReport<'_>| inner.writes.observe(report)
     }
 
     /// Shows whether the claim on this lease holds, as `leader_election_master_status`.
@@ -156,7 +158,7 @@ impl WorkMeters {
         };
         registry.register(
             "controller_runtime_reconcile",
-            "Reconciles by result",
+            "Reconciles by result: success, error, requeue or requeue_after",
             work.reconciles.clone(),
         );
         registry.register(
@@ -166,17 +168,17 @@ impl WorkMeters {
         );
         registry.register(
             "controller_runtime_reconcile_time_seconds",
-            "How long a reconcile takes",
+            "Duration of a reconcile",
             work.time.clone(),
         );
         registry.register(
             "controller_runtime_active_workers",
-            "Reconciles under way",
+            "Reconciles that run now",
             work.active.clone(),
         );
         registry.register(
             "controller_runtime_max_concurrent_reconciles",
-            "Reconciles at once, at most",
+            "How many reconciles may run at once",
             work.most.clone(),
         );
         registry.register("workqueue_adds", "Keys queued", work.adds.clone());
@@ -187,12 +189,12 @@ impl WorkMeters {
         );
         registry.register(
             "workqueue_queue_duration_seconds",
-            "How long a key waits",
+            "How long a key waits in the queue",
             work.queued.clone(),
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "How long a key is worked on",
+            "How long a reconcile of a key takes",
             work.worked.clone(),
         );
         work

@@ -83,7 +83,7 @@ impl Runtime {
         // Each keeps to the grace period by itself.
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a controller's main loop ended badly");
+                tracing::error!(%error, "a controller's main loop failed");
             }
         }
         tracing::info!("stopped");

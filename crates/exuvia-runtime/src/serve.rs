@@ -37,7 +37,7 @@ const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Listens on `host:port`. Where there is no IPv6, `[::]` means all IPv4 addresses.
+/// Listens on `host:port`. Without IPv6, `[::]` means all IPv4 addresses.
 pub async fn bind(address: &str) -> Result<TcpListener, Error> {
     let listener = match (TcpListener::bind(address).await, address.strip_prefix("[::]:")) {
         (Err(error), Some(port)) if error.kind() == io::ErrorKind::Unsupported || no_ipv6(&error) => {
@@ -79,7 +79,7 @@ pub async fn serve(
     tokio::pin!(stop);
     loop {
         let next = async {
-            // Whoever finds all places taken waits in the kernel's queue.
+            // When all places are taken, new connections wait in the kernel's queue.
             let place = Arc::clone(&places).acquire_owned().await;
             (place, listener.accept().await)
         };
@@ -158,7 +158,7 @@ impl Site {
             StatusCode::SERVICE_UNAVAILABLE
         };
         let verbose = query.is_some_and(|query| query.split('&').any(|part| part.starts_with("verbose")));
-        // Whoever gets a no wants to know why.
+        // A client that is refused wants to know why.
         let body = if good && !verbose {
             "ok\n".to_owned()
         } else {
@@ -187,7 +187,7 @@ impl Site {
         match self.log_level.set(&String::from_utf8_lossy(&body)) {
             Ok(()) => {
                 let log_level = self.log_level.get();
-                tracing::info!(log_level, "the log level was changed");
+                tracing::info!(log_level, "log level changed");
                 text(StatusCode::OK, format!("{log_level}\n"))
             }
             Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),

@@ -90,7 +90,7 @@ impl<C: Controller> Supervisor<C> {
                     tracing::warn!(
                         controller,
                         crd = needed,
-                        "waits for its crd, which is not installed"
+                        "waiting for the controller's CRD, which is not installed"
                     );
                     self.shared
                         .health
@@ -102,12 +102,12 @@ impl<C: Controller> Supervisor<C> {
                     _ = crd.changed() => continue,
                 }
             };
-            tracing::info!(controller, "starts");
+            tracing::info!(controller, "controller started");
             let over = self.session(crd.clone(), &uid, stopping.clone()).await;
             if over == Over::Stopping {
                 return;
             }
-            tracing::info!(controller, why = ?over, "stopped");
+            tracing::info!(controller, why = ?over, "controller stopped");
             self.queue.clear();
             self.controller.forget();
             if over == Over::WatchEnded {
@@ -140,7 +140,7 @@ impl<C: Controller> Supervisor<C> {
                 tracing::error!(
                     controller = self.controller.name(),
                     error,
-                    "its watch ended, which it never should; begins anew"
+                    "the controller's watch ended unexpectedly; restarting it"
                 );
                 Over::WatchEnded
             }
@@ -264,7 +264,11 @@ impl<'a, C: Controller> Team<'a, C> {
         if tokio::time::timeout(grace, all).await.is_err() {
             let keys: Vec<&str> = self.running.values().map(|run| run.key.as_str()).collect();
             let controller = self.supervisor.controller.name();
-            tracing::warn!(controller, ?keys, "cut off: not done within the grace period");
+            tracing::warn!(
+                controller,
+                ?keys,
+                "cancelled: did not finish within the grace period"
+            );
         }
     }
 
@@ -311,7 +315,7 @@ impl<'a, C: Controller> Team<'a, C> {
         if let Some(error) = error {
             meters.errors.inc();
             let again = again.map(|delay| format!("in {:.1} s", delay.as_secs_f64()));
-            tracing::warn!(controller = controller.name(), key, %error, again, "a reconcile failed");
+            tracing::warn!(controller = controller.name(), key, %error, again, "reconcile failed");
         }
     }
 

@@ -1,25 +1,25 @@
 //! Watches that do not end: lists, watches, resumes, lists again, and survives what a server and a network can do.
 
 use std::{
-    collections::HashSet,
     future::Future,
     pin::Pin,
     time::{Duration, Instant},
 };
 
-use exuvia_write::{ErrorClass, RetryPolicy, brief};
+use exuvia_sweep::{Identity, ListError, Pages, Recovery};
+use exuvia_write::{ErrorClass, Redacted, RetryPolicy, brief};
 use futures::{Stream, TryStreamExt};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams},
-    core::{DeserializeGuard, ObjectList, Request as Requests},
+    core::{DeserializeGuard, Request as Requests},
 };
 use serde::de::DeserializeOwned;
 
-use crate::Metrics;
+use crate::{Metrics, book::Book};
 
 /// Up to 10 s apart, from 200 ms on: nobody notices the first, and 10 s is as long as a server that restarts should wait
-/// for us. A server that asks for up to 30 s is heard.
+/// for us. A server may ask for up to 30 s.
 const PAUSES: RetryPolicy = RetryPolicy {
     attempts: u32::MAX,
     conflicts: 1,
@@ -29,29 +29,29 @@ const PAUSES: RetryPolicy = RetryPolicy {
 };
 
 /// A watch that lived for so long was a good one, even if nothing happened in it.
-const LONG: Duration = Duration::from_secs(10);
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// So many watches in a row that come to nothing, and the resourceVersion itself is suspected: after a restore of etcd the
+/// After so many watches in a row that show nothing, the resourceVersion itself is suspected: after a restore of etcd the
 /// server may not reach it for days.
-const SUSPICIOUS: u32 = 5;
+const MAX_FRUITLESS_WATCHES: u32 = 5;
 
-/// 60 s for one page, and for a watch to begin: the server gives up on a list after as long.
-const ANSWER: Duration = Duration::from_secs(60);
+/// 60 s for a watch to begin.
+const WATCH_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What kube asks the server for as a watch's length if nobody says otherwise, and 10 s more: then the connection is dead.
+/// The length of a watch that kube asks the server for by default, and 10 s more: then the connection is dead.
 const WATCH_SECONDS: u32 = 290;
-const DEAD: Duration = Duration::from_secs(10);
+const WATCH_GRACE: Duration = Duration::from_secs(10);
 
 /// What a watch sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen<K> {
-    /// A list begins: what is not `Applied` until `Synced` is gone.
-    Restarted,
     /// It is there, new or changed or as before.
     Applied(K),
-    /// It is gone.
-    Deleted(K),
-    /// The list is complete; from here on it is changes.
+    /// It is gone: deleted while the watch looked, or missing from a new list. Each object that was `Applied` is `Deleted`
+    /// once, also if another object of the same name has replaced it.
+    Deleted(Identity),
+    /// A list is complete: all that exists was `Applied`, all that vanished was `Deleted`. From here on it is changes, until
+    /// a new list is needed. That may be at once: what changed while a long list was read comes with the next one.
     Synced,
 }
 
@@ -60,8 +60,9 @@ const PAGE: u32 = 500;
 
 /// Follows all objects that `api` and `which` select, for ever.
 ///
-/// An object that does not fit `K` is named in the log, once, and left out; it does not stop the others. Of
-/// `which`, selectors and limit count: the list comes in pages of so many, 500 unless told.
+/// It remembers namespace, name and uid of each object, to tell what vanished between two lists. An object that does not fit
+/// `K` is named in the log, once, and left out; it does not stop the others. If it did fit before, it stays as it was last
+/// seen until it is deleted. Of `which`, selectors and limit count: the list comes in pages of so many, 500 by default.
 ///
 /// ```no_run
 /// # async fn example(client: kube::Client, metrics: exuvia_runtime::Metrics) {
@@ -72,8 +73,8 @@ const PAGE: u32 = 500;
 /// let api: Api<ConfigMap> = Api::namespaced(client, "shop");
 /// follow(api, ListParams::default().labels("app=till"), &metrics, "configmaps", |seen| match seen {
 ///     Seen::Applied(map) => println!("{} is there", map.name_any()),
-///     Seen::Deleted(map) => println!("{} is gone", map.name_any()),
-///     Seen::Restarted | Seen::Synced => {}
+///     Seen::Deleted(map) => println!("{map} is gone"),
+///     Seen::Synced => println!("that is all for now"),
 /// })
 /// .await;
 /// # }
@@ -88,17 +89,10 @@ pub async fn follow<K>(
     K: Resource + Clone + DeserializeOwned + Send + 'static,
 {
     let source = Source::new(api, which, K::metadata_api());
-    run(
-        source,
-        metrics,
-        resource,
-        |guarded: DeserializeGuard<K>| guarded.0.ok(),
-        on,
-    )
-    .await;
+    run(source, metrics, resource, on).await;
 }
 
-/// As [`follow`], of the metadata alone: no more than that is asked for.
+/// As [`follow`], of the metadata alone: nothing else is asked for.
 pub async fn follow_metadata<K>(
     api: Api<K>,
     which: ListParams,
@@ -110,11 +104,12 @@ pub async fn follow_metadata<K>(
     PartialObjectMeta<K>: DeserializeOwned,
 {
     let source = Source::new(api, which, true);
-    run(source, metrics, resource, Some, on).await;
+    run(source, metrics, resource, on).await;
 }
 
 /// What is watched.
-struct Source {
+struct Source<A> {
+    api: Api<A>,
     client: Client,
     requests: Requests,
     metadata: bool,
@@ -130,14 +125,14 @@ enum Ended {
     Dead,
     /// The server does not have that resourceVersion any more.
     Expired,
-    Failed(ErrorClass, String),
+    Failed(ErrorClass, Redacted),
 }
 
 impl Ended {
     fn of(error: &kube::Error) -> Self {
         match ErrorClass::of(error) {
             ErrorClass::Expired => Self::Expired,
-            class => Self::Failed(class, brief(error)),
+            class => Self::Failed(class, Redacted::from_server(&brief(error))),
         }
     }
 
@@ -151,42 +146,63 @@ impl Ended {
     }
 }
 
-/// kube's `watcher` is not used: it retries a 410 at the start of a watch for ever, and a watch that ends at once it begins
-/// anew at once, inside itself, where no back-off reaches (PITFALLS A20).
-async fn run<T, K>(
-    source: Source,
+impl From<ListError> for Ended {
+    fn from(error: ListError) -> Self {
+        Self::of(&error.source)
+    }
+}
+
+/// Counts and logs why lists and watches end.
+struct Notes<'a> {
+    metrics: &'a Metrics,
+    resource: &'static str,
+    said: Option<Redacted>,
+}
+
+impl Notes<'_> {
+    /// Returns how long the server asked to be left alone, as a class to try again after.
+    fn take(&mut self, ended: Ended) -> ErrorClass {
+        let resource = self.resource;
+        self.metrics.watch_restarted(resource, ended.reason());
+        match ended {
+            Ended::Failed(class, error) => {
+                // The same error over and over is one line.
+                if self.said.as_ref() != Some(&error) {
+                    tracing::warn!(resource, error = error.as_str(), "watch failed; retrying");
+                    self.said = Some(error);
+                }
+                ErrorClass::Transient(class.retry_after())
+            }
+            ended => {
+                tracing::debug!(resource, reason = ended.reason(), "watch ended; restarting");
+                ErrorClass::Transient(None)
+            }
+        }
+    }
+}
+
+/// kube's `watcher` is not used: it retries a 410 at the start of a watch for ever, and a watch that ends at once it starts
+/// again at once, inside itself, where no back-off reaches (PITFALLS A20).
+async fn run<A, K>(
+    source: Source<A>,
     metrics: &Metrics,
     resource: &'static str,
-    fitting: fn(T) -> Option<K>,
-    mut on: impl FnMut(Seen<K>) + Send,
+    on: impl FnMut(Seen<K>) + Send,
 ) where
-    T: Resource + Clone + DeserializeOwned + Send + 'static,
+    A: Resource + Clone,
+    K: Resource + Clone + DeserializeOwned + Send + 'static,
 {
-    let mut broken = Broken::default();
-    let mut sieve = |seen: Seen<T>| {
-        let seen = match seen {
-            Seen::Restarted => Seen::Restarted,
-            Seen::Synced => Seen::Synced,
-            Seen::Applied(object) => match broken.sift(resource, object, fitting) {
-                Some(object) => Seen::Applied(object),
-                None => return,
-            },
-            Seen::Deleted(object) => {
-                broken.0.remove(&full_name(&object));
-                match fitting(object) {
-                    Some(object) => Seen::Deleted(object),
-                    None => return,
-                }
-            }
-        };
-        on(seen);
+    let mut book = Book::new(resource, on);
+    let mut notes = Notes {
+        metrics,
+        resource,
+        said: None,
     };
     let mut version = None;
     let mut failures = 0;
-    let mut said: Option<String> = None;
     loop {
         let ended = match version.take() {
-            None => match source.list(&mut sieve).await {
+            None => match source.list(&mut book, &mut notes).await {
                 Ok(listed) => {
                     version = Some(listed);
                     continue;
@@ -195,70 +211,26 @@ async fn run<T, K>(
             },
             Some(mut at) => {
                 let began = Instant::now();
-                let (ended, lively) = source.watch(&mut at, &mut sieve).await;
-                // A list is no sign of recovery, or a 410 at each watch's start would make us list without a pause.
-                if lively || began.elapsed() >= LONG {
+                let (ended, lively) = source.watch(&mut at, &mut book).await;
+                // A list is not a sign of recovery, or a 410 at each watch's start would make us list without a pause.
+                if lively || began.elapsed() >= HEALTHY_AFTER {
                     failures = 0;
-                    said = None;
+                    notes.said = None;
                 }
-                if !matches!(ended, Ended::Expired) && failures + 1 < SUSPICIOUS {
+                if !matches!(ended, Ended::Expired) && failures + 1 < MAX_FRUITLESS_WATCHES {
                     version = Some(at);
                 }
                 ended
             }
         };
-        metrics.watch_restarted(resource, ended.reason());
         failures += 1;
-        let class = match ended {
-            Ended::Failed(class, error) => {
-                if said.as_ref() != Some(&error) {
-                    tracing::warn!(resource, error, "the watch broke; will try again");
-                    said = Some(error);
-                }
-                ErrorClass::Transient(class.retry_after())
-            }
-            ended => {
-                tracing::debug!(resource, reason = ended.reason(), "the watch ended; begins anew");
-                ErrorClass::Transient(None)
-            }
-        };
+        let class = notes.take(ended);
         tokio::time::sleep(PAUSES.after(failures, class).unwrap_or(PAUSES.patience)).await;
     }
 }
 
-/// The objects that do not fit their type, by namespace and name: each is reported once.
-#[derive(Default)]
-struct Broken(HashSet<FullName>);
-
-type FullName = (Option<String>, Option<String>);
-
-fn full_name(object: &impl Resource) -> FullName {
-    (object.meta().namespace.clone(), object.meta().name.clone())
-}
-
-impl Broken {
-    fn sift<T: Resource, K>(&mut self, resource: &str, object: T, fitting: fn(T) -> Option<K>) -> Option<K> {
-        let who = full_name(&object);
-        let object = fitting(object);
-        if object.is_some() {
-            self.0.remove(&who);
-        } else if !self.0.contains(&who) {
-            let (namespace, name) = &who;
-            // Not what serde says about it, which quotes the value (PITFALLS B27).
-            tracing::warn!(
-                resource,
-                namespace,
-                name,
-                "an object does not fit its type; it is left out"
-            );
-            self.0.insert(who);
-        }
-        object
-    }
-}
-
-impl Source {
-    fn new<K: Resource>(api: Api<K>, which: ListParams, metadata: bool) -> Self {
+impl<A: Resource + Clone> Source<A> {
+    fn new(api: Api<A>, which: ListParams, metadata: bool) -> Self {
         Self {
             metadata,
             watch: WatchParams {
@@ -268,71 +240,79 @@ impl Source {
                 bookmarks: true,
                 send_initial_events: false,
             },
-            list: ListParams {
-                label_selector: which.label_selector,
-                field_selector: which.field_selector,
-                limit: which.limit.or(Some(PAGE)),
-                ..ListParams::default()
-            },
+            list: which,
             requests: Requests::new(api.resource_url()),
-            client: api.into_client(),
+            client: api.clone().into_client(),
+            api,
         }
     }
 
-    /// All objects, page by page; returns from which resourceVersion on to watch.
-    async fn list<T: Resource + Clone + DeserializeOwned>(
+    /// All objects, page by page; returns from which resourceVersion on to watch: that of all pages.
+    ///
+    /// Where a continue token expired on the way, later pages are of a later moment (PITFALLS A8). A watch from the first
+    /// moment would show older changes of what those pages have shown, such as the end of an object that has been made
+    /// again; a watch from the last would miss changes of what the first pages have shown. So that list is followed by
+    /// another one, which never shows anything older.
+    async fn list<K>(
         &self,
-        see: &mut (impl FnMut(Seen<T>) + Send),
-    ) -> Result<String, Ended> {
-        let mut params = self.list.clone();
+        book: &mut Book<K, impl FnMut(Seen<K>) + Send>,
+        notes: &mut Notes<'_>,
+    ) -> Result<String, Ended>
+    where
+        K: Resource + DeserializeOwned,
+    {
+        let pages = Pages::of(&self.api).select(&self.list).retry(PAUSES);
+        let pages = if self.metadata { pages.metadata() } else { pages };
+        let mut pages = pages.page_size(self.list.limit.unwrap_or(PAGE));
+        let mut version = None;
+        let mut has_one_moment = true;
         loop {
-            let page = self.page::<T>(&params).await?;
-            if params.continue_token.is_none() {
-                see(Seen::Restarted);
+            match pages.ask().await {
+                Ok(Some(page)) => {
+                    if page.is_first {
+                        book.begin_list();
+                        version.clone_from(&page.resource_version);
+                        has_one_moment = true;
+                    }
+                    has_one_moment &= page.resource_version == version;
+                    for item in &page.items {
+                        match item.read::<K>() {
+                            Ok(object) => book.see(object),
+                            Err(_) => book.see_unfit(item.identity()),
+                        }
+                    }
+                }
+                Ok(None) => {
+                    book.end_list();
+                    return if has_one_moment {
+                        Ok(version.unwrap_or_default())
+                    } else {
+                        Err(Ended::Expired)
+                    };
+                }
+                Err(error) if error.recovery == Recovery::GiveUp => return Err(error.into()),
+                Err(error) => {
+                    notes.take(error.into());
+                }
             }
-            for object in page.items {
-                see(Seen::Applied(object));
-            }
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
-                see(Seen::Synced);
-                return Ok(page.metadata.resource_version.unwrap_or_default());
-            }
-            // A token knows its resourceVersion, and the server refuses both.
-            params.resource_version = None;
-            params.version_match = None;
         }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a list only reads")]
-    async fn page<T: Clone + DeserializeOwned>(&self, params: &ListParams) -> Result<ObjectList<T>, Ended> {
-        let list = async {
-            let request = if self.metadata {
-                self.requests
-                    .list_metadata(params)
-                    .map_err(kube::Error::BuildRequest)?
-            } else {
-                self.requests.list(params).map_err(kube::Error::BuildRequest)?
-            };
-            // Not `Client::request`, which logs an answer that does not fit the type, body and all.
-            let text = self.client.request_text(request).await?;
-            serde_json::from_str(&text).map_err(kube::Error::SerdeError)
-        };
-        within(list).await
     }
 
     /// Watches from `version` on, and moves it along; says why it ended, and whether anything was seen.
-    async fn watch<T: Resource + Clone + DeserializeOwned + Send + 'static>(
+    async fn watch<K>(
         &self,
         version: &mut String,
-        see: &mut (impl FnMut(Seen<T>) + Send),
-    ) -> (Ended, bool) {
+        book: &mut Book<K, impl FnMut(Seen<K>) + Send>,
+    ) -> (Ended, bool)
+    where
+        K: Resource + Clone + DeserializeOwned + Send + 'static,
+    {
         let mut lively = false;
-        let mut events = match self.events::<T>(version).await {
+        let mut events = match self.events::<K>(version).await {
             Ok(events) => events,
             Err(ended) => return (ended, lively),
         };
-        let silence = Duration::from_secs(self.watch.timeout.unwrap_or(WATCH_SECONDS).into()) + DEAD;
+        let silence = Duration::from_secs(self.watch.timeout.unwrap_or(WATCH_SECONDS).into()) + WATCH_GRACE;
         loop {
             let event = match tokio::time::timeout(silence, events.try_next()).await {
                 Err(_) => return (Ended::Dead, lively),
@@ -343,12 +323,15 @@ impl Source {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     moved_to(version, object.resource_version());
-                    see(Seen::Applied(object));
+                    match object.0 {
+                        Ok(object) => book.see(object),
+                        Err(unfit) => book.see_unfit(Identity::from(&unfit.metadata)),
+                    }
                     lively = true;
                 }
                 WatchEvent::Deleted(object) => {
                     moved_to(version, object.resource_version());
-                    see(Seen::Deleted(object));
+                    book.lose(Identity::from(object.meta()));
                     lively = true;
                 }
                 WatchEvent::Bookmark(bookmark) => moved_to(version, Some(bookmark.metadata.resource_version)),
@@ -357,28 +340,26 @@ impl Source {
         }
     }
 
-    async fn events<T: Clone + DeserializeOwned + Send + 'static>(
-        &self,
-        version: &str,
-    ) -> Result<Events<T>, Ended> {
+    async fn events<K>(&self, version: &str) -> Result<Events<K>, Ended>
+    where
+        K: Resource + Clone + DeserializeOwned + Send + 'static,
+    {
         let watch = async {
             let request = if self.metadata {
-                self.requests
-                    .watch_metadata(&self.watch, version)
-                    .map_err(kube::Error::BuildRequest)?
+                self.requests.watch_metadata(&self.watch, version)
             } else {
-                self.requests
-                    .watch(&self.watch, version)
-                    .map_err(kube::Error::BuildRequest)?
+                self.requests.watch(&self.watch, version)
             };
-            self.client.request_events::<T>(request).await
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            self.client.request_events(request).await
         };
         let events = within(watch).await?;
         Ok(Box::pin(events))
     }
 }
 
-type Events<T> = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<T>>> + Send>>;
+/// An object that does not fit its type does not end the watch.
+type Events<K> = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DeserializeGuard<K>>>> + Send>>;
 
 fn moved_to(version: &mut String, newer: Option<String>) {
     if let Some(newer) = newer.filter(|newer| !newer.is_empty()) {
@@ -388,11 +369,11 @@ fn moved_to(version: &mut String, newer: Option<String>) {
 
 /// An answer, or the lack of one within reasonable time.
 async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Ended> {
-    match tokio::time::timeout(ANSWER, answer).await {
+    match tokio::time::timeout(WATCH_START_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| Ended::of(&error)),
         Err(_) => Err(Ended::Failed(
             ErrorClass::Ambiguous,
-            format!("no answer within {ANSWER:?}"),
+            Redacted::ours(format!("no answer within {WATCH_START_TIMEOUT:?}")),
         )),
     }
 }

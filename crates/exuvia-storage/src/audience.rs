@@ -1,12 +1,12 @@
-//! For whom a sentence is: what to do is a flag for one reader, and a field of a spec for another.
+//! Who reads a sentence: one reader is told of flags, another of fields in a spec.
 
 /// Who reads a sentence that says what to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Audience {
-    /// Somebody who runs a command, and is told of its flags.
+    /// A person who runs a command, and is told of its flags.
     #[default]
     CommandLine,
-    /// Somebody who looks at a `StorageMigration`, and is told of the fields of its spec.
+    /// A person who looks at a `StorageMigration`, and is told of the fields of its spec.
     StorageMigration,
 }
 

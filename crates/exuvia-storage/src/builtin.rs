@@ -18,7 +18,7 @@ pub async fn find(
         .map_or((name, None), |(plural, group)| (plural, Some(group)));
     let mut discovery = Discovery::new(client.clone());
     if let Some(group) = wanted {
-        // Another group's server may be down; it is none of our business.
+        // Another group's server may be down, which does not matter here.
         discovery = discovery.filter(&[group]);
     }
     let discovery = discovery.run().await?;
@@ -60,8 +60,5 @@ pub async fn find(
 
 /// What a resource is called: its plural, with the group behind it unless that is the core group.
 pub fn resource_name(resource: &ApiResource) -> String {
-    match resource.group.as_str() {
-        "" => resource.plural.clone(),
-        group => format!("{}.{group}", resource.plural),
-    }
+    exuvia_write::resource_name(&resource.plural, &resource.group)
 }

@@ -1,4 +1,4 @@
-//! What storage migration reads of a CRD: versions, schemas, who may be asked for what.
+//! What storage migration reads of a CRD: versions, schemas, which versions are served.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub struct Definition {
     pub preserves_unknown_fields: bool,
     /// When the spec was last written, as far as managedFields tell.
     pub spec_changed_at: Option<Timestamp>,
-    /// Versions that shall lose their owners although nothing is stored at them: see [`Options::shed`](crate::Options).
+    /// Versions that are to lose their owners although nothing is stored at them: see [`Options::shed`](crate::Options).
     pub shed: Vec<String>,
     /// The CRD's labels.
     pub labels: std::collections::BTreeMap<String, String>,
@@ -48,12 +48,16 @@ pub struct Definition {
 pub struct Version {
     /// Such as `v1alpha1`.
     pub name: String,
-    /// Whether it can be asked for.
+    /// Whether it is served.
     pub served: bool,
     /// Whether it has a `/status` endpoint.
     pub has_status: bool,
     /// The `openAPIV3Schema`.
     pub schema: Value,
+    /// Whether it lacks a default of the endpoint's version. Found out once, because it is asked for every object.
+    pub lacks_default: bool,
+    /// Whether its schema is the storage version's: every path means the same there.
+    pub same_schema: bool,
 }
 
 impl Definition {
@@ -72,7 +76,7 @@ impl Definition {
             .as_ref()
             .and_then(|status| status.stored_versions.clone())
             .unwrap_or_default();
-        Self {
+        let mut definition = Self {
             name: meta.name.clone().unwrap_or_default(),
             group: spec.group.clone(),
             plural: spec.names.plural.clone(),
@@ -92,10 +96,25 @@ impl Definition {
             shed: Vec::new(),
             labels: meta.labels.clone().unwrap_or_default(),
             annotations: meta.annotations.clone().unwrap_or_default(),
+        };
+        definition.compare_schemas();
+        definition
+    }
+
+    fn compare_schemas(&mut self) {
+        let endpoint = self.endpoint().and_then(|name| self.version(name));
+        let defaults = endpoint.map(|version| defaults_of(&version.schema));
+        let storage = self.version(&self.crd.storage);
+        let storage = storage.map(|version| without_words(&version.schema));
+        for version in &mut self.versions {
+            let own = defaults_of(&version.schema);
+            let mut expected = defaults.iter().flatten();
+            version.lacks_default = expected.any(|default| !own.contains(default));
+            version.same_schema = storage.as_ref() == Some(&without_words(&version.schema));
         }
     }
 
-    /// The names of the versions that can be asked for.
+    /// The names of the versions that are served.
     pub fn served(&self) -> impl Iterator<Item = &str> {
         self.versions
             .iter()
@@ -104,7 +123,7 @@ impl Definition {
     }
 
     /// The version at whose endpoint objects are rewritten: the storage version's, unless it is not served (PITFALLS
-    /// A10). `None`: nothing is served, and nothing can be asked for.
+    /// A10). `None`: no version is served.
     pub fn endpoint(&self) -> Option<&str> {
         self.served()
             .find(|version| *version == self.crd.storage)
@@ -153,33 +172,17 @@ impl Definition {
             && self.writes_otherwise(&self.api_version(&self.crd.storage))
     }
 
-    /// Whether somebody who writes at another served version leaves out a default of the endpoint's: the next write that
-    /// changes nothing then stores it, on healthy servers, and one that only took something away leaves no trace.
-    pub fn has_defaults_of_its_own(&self) -> bool {
-        let endpoint = self.endpoint().unwrap_or_default();
-        let defaults = |name: &str| {
-            let version = self.version(name);
-            version
-                .map(|version| defaults_of(&version.schema))
-                .unwrap_or_default()
-        };
-        let own = defaults(endpoint);
-        let mut others = self.served().filter(|version| *version != endpoint);
-        others.any(|version| {
-            let theirs = defaults(version);
-            own.iter().any(|default| !theirs.contains(default))
-        })
+    /// Whether a client that writes at another served version leaves out a default of the endpoint's version. The next write
+    /// that changes nothing then stores it, on healthy servers, and one that only removed something leaves no trace.
+    pub fn has_own_defaults(&self) -> bool {
+        let mut served = self.versions.iter().filter(|version| version.served);
+        served.any(|version| version.lacks_default)
     }
 
     /// Whether a rewrite of an object that is stored at another version may set a default that only the endpoint's version
-    /// has, wherever another version is served or not.
+    /// has, whether that other version is served or not.
     pub fn sets_defaults_that_others_lack(&self) -> bool {
-        let Some(endpoint) = self.endpoint().and_then(|name| self.version(name)) else {
-            return false;
-        };
-        self.versions
-            .iter()
-            .any(|version| lacks_default(version, endpoint))
+        self.versions.iter().any(|version| version.lacks_default)
     }
 
     /// Whether the endpoint's version has a default in the status: an object that was created, or whose status came from
@@ -191,7 +194,7 @@ impl Definition {
     }
 
     /// Whether an `apiVersion` that a managedFields entry names is one that an entry should no longer name: an old stored
-    /// version, one that shall be shed, or one of this group that the CRD does not have (any more).
+    /// version, one that is to be shed, or one of this group that the CRD does not have.
     pub fn is_old(&self, api_version: &str) -> bool {
         let Some((group, version)) = api_version.rsplit_once('/') else {
             return false;
@@ -202,23 +205,23 @@ impl Definition {
                 || self.version(version).is_none())
     }
 
-    /// Whether an entry that names this `apiVersion` is moved by a rewrite: an old one, or one of a version that lacks a default
-    /// of the storage version's. Once that is stored, the server cannot read the object at that version any more, and with one
-    /// entry that names it every apply by anybody answers 500 (PITFALLS A56).
+    /// Whether an entry that names this `apiVersion` is moved by a rewrite: an old one, or one that
+    /// [`breaks_apply`](Self::breaks_apply).
     pub fn is_to_be_moved(&self, api_version: &str) -> bool {
+        self.is_old(api_version) || self.breaks_apply(api_version)
+    }
+
+    /// Whether an entry that names this `apiVersion` makes every apply by anybody answer 500 once the object is rewritten: the
+    /// version lacks a default of the storage version's. Once that is stored, the server cannot read the object at that
+    /// version any more (PITFALLS A56).
+    pub fn breaks_apply(&self, api_version: &str) -> bool {
         let Some((group, name)) = api_version.rsplit_once('/') else {
             return false;
         };
-        let lacks = || {
-            let version = self
-                .version(name)
-                .filter(|_| group == self.group && name != self.crd.storage);
-            let endpoint = self.endpoint().and_then(|endpoint| self.version(endpoint));
-            endpoint
-                .zip(version)
-                .is_some_and(|(endpoint, version)| lacks_default(version, endpoint))
-        };
-        self.is_old(api_version) || lacks()
+        let version = self.version(name);
+        group == self.group
+            && name != self.crd.storage
+            && version.is_some_and(|version| version.lacks_default)
     }
 
     /// Of the `apiVersion`s that entries name, those that [`is_old`](Self::is_old).
@@ -229,14 +232,6 @@ impl Definition {
             .map(str::to_owned)
             .collect()
     }
-}
-
-/// Whether a version lacks a default that another one has.
-fn lacks_default(version: &Version, other: &Version) -> bool {
-    let theirs = defaults_of(&version.schema);
-    defaults_of(&other.schema)
-        .iter()
-        .any(|default| !theirs.contains(default))
 }
 
 /// Whether a schema sets a default anywhere. A property that is called `default` is not one.
@@ -265,7 +260,7 @@ fn collect_defaults(schema: &Value, path: &str, found: &mut Vec<(String, Value)>
     }
 }
 
-/// A schema without what is only for people.
+/// A schema without descriptions and titles.
 fn without_words(schema: &Value) -> Value {
     match schema {
         Value::Object(map) => map
@@ -296,12 +291,14 @@ impl Version {
             schema: schema
                 .and_then(|schema| serde_json::to_value(schema).ok())
                 .unwrap_or(Value::Null),
+            lacks_default: false,
+            same_schema: false,
         }
     }
 }
 
 /// managedFields hold the time of each manager's last write; one that owns part of the spec may have flipped it. Labels,
-/// annotations and status are no concern of the API servers' codecs.
+/// annotations and status do not matter to the API servers' codecs.
 fn spec_changed_at(crd: &CustomResourceDefinition) -> Option<Timestamp> {
     let meta = crd.meta();
     let owns_spec = |entry: &&ManagedFieldsEntry| {
@@ -384,7 +381,7 @@ mod tests {
         );
         assert!(
             !definition.writes_otherwise("example.com/v1beta1"),
-            "a description is no difference"
+            "a description does not matter"
         );
         assert!(definition.writes_otherwise("example.com/v1alpha9"), "unknown");
     }

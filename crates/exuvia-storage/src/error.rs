@@ -26,9 +26,9 @@ pub enum Error {
         source: exuvia_sweep::Error,
     },
 
-    /// There is no such resource.
+    /// The resource does not exist.
     #[error(
-        "there is no CRD or built-in resource named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
+        "no CRD or built-in resource is named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
     )]
     NotFound {
         /// What was asked for.
@@ -68,6 +68,7 @@ pub enum Error {
     },
 
     /// The etcd that was to be audited holds nothing of what was swept.
+    #[cfg(feature = "etcd")]
     #[error(
         "etcd holds no object of {resource} below {prefix}, but the API server shows {}: this is another cluster's etcd, or \
          the API server keeps them elsewhere (--etcd-prefix)", crate::report::objects(*swept)
@@ -82,8 +83,9 @@ pub enum Error {
     },
 
     /// The audit of etcd that was asked for failed.
+    #[cfg(feature = "etcd")]
     #[error("etcd cannot be audited, as --etcd-endpoint asks for before the trim: {0}")]
-    Audit(#[source] Box<crate::audit::Error>),
+    Audit(#[source] Box<exuvia_audit::Error>),
 }
 
 impl Error {
@@ -106,11 +108,11 @@ impl Error {
     }
 }
 
-/// A sweep that was cancelled is no error, but has no report either.
+/// A sweep that was cancelled did not fail, but has no report either.
 pub(crate) fn unless_cancelled(
     resource: &str,
-    swept: Result<exuvia_sweep::Report, exuvia_sweep::Error>,
-) -> Result<Option<exuvia_sweep::Report>, Error> {
+    swept: Result<exuvia_sweep::SweepReport, exuvia_sweep::Error>,
+) -> Result<Option<exuvia_sweep::SweepReport>, Error> {
     match swept {
         Ok(report) => Ok(Some(report)),
         Err(error) if error.is_cancelled() => Ok(None),

@@ -1,14 +1,13 @@
 //! Failures as they may be shown: in an order that does not change, and without what the objects hold.
 
 use exuvia_sweep::Failures;
-use exuvia_write::ErrorClass;
+use exuvia_write::{ErrorClass, Redacted, redacted, shows_values};
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
-use crate::redact::{mask, only_causes, shows_values};
 
 /// Said after the causes of a refusal that may quote an object which cannot be looked at.
 const UNSHOWN: &str = "[the rest is not shown: it may quote the object, which could not be read]";
@@ -36,15 +35,15 @@ pub(crate) async fn presentable(
 /// What was said about one object, without what that object holds.
 ///
 /// The author of a policy, a rule or a webhook may quote whatever it sees (PITFALLS B27). Nothing tells a quotation from
-/// the rest, so the object is read and the two are compared. What stands in the CRD is no secret, and stays.
+/// the rest, so the object is read and the two are compared. What the CRD says is not secret, and stays.
 pub(crate) async fn without_values(
     client: &Client,
     resource: &ApiResource,
     definition: Option<&Definition>,
     (namespace, name): (Option<&str>, &str),
     class: &str,
-    message: String,
-) -> String {
+    message: Redacted,
+) -> Redacted {
     if shows_values() || !is_authored(class, &message) {
         return message;
     }
@@ -54,15 +53,15 @@ pub(crate) async fn without_values(
     };
     let public = definition.map(rules).unwrap_or_default();
     match api.get(name).await {
-        Ok(object) => mask(&message, &object, &public),
-        Err(_) => match only_causes(&message, &public) {
+        Ok(object) => message.without_values_of(&object, &public),
+        Err(_) => match message.only_causes(&public) {
             causes if causes == message => causes,
-            causes => format!("{causes} {UNSHOWN}"),
+            causes => redacted!("{} {}", causes, UNSHOWN),
         },
     }
 }
 
-/// Whether somebody else than the server itself may have put it into words. A webhook denies with any code it likes.
+/// Whether somebody other than the server itself may have written it. A webhook denies with any code it likes.
 fn is_authored(class: &str, message: &str) -> bool {
     let authored = [
         ErrorClass::Denied,

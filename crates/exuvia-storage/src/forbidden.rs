@@ -24,7 +24,7 @@ pub struct MissingRule {
 }
 
 impl MissingRule {
-    /// Reads the server's sentence. `None`: it is not about a missing right, but the word of an admission policy.
+    /// Reads the server's sentence. `None`: it is not about a missing right, but comes from an admission policy.
     pub fn named_in(message: &str) -> Option<Self> {
         let (_, rest) = message.split_once(" cannot ")?;
         let (verb, rest) = rest.split_once(" resource \"")?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_denies_is_no_missing_right() {
+    fn a_policy_that_denies_is_not_a_missing_right() {
         for said in [
             r#"admission webhook "policy.example.com" denied the request: you cannot do that"#,
             "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",

@@ -1,11 +1,17 @@
 //! Storage migration: rewrite every object, prove it, trim `storedVersions`, say what may be dropped.
 //!
 //! [`protocol`] decides and [`Engine`] carries out; the same engine serves a command line and an operator.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `controller` | `StorageController`, which reconciles `StorageMigration` objects, with metrics and events |
+//! | `etcd` | `Options::etcd`: an audit of etcd as the last gate before the trim |
+//!
+//! Neither is on by default: a program that migrates its own CRDs at start-up needs the engine alone.
 
 mod audience;
-pub mod audit;
 pub mod builtin;
-mod clock;
+#[cfg(feature = "controller")]
 mod controller;
 pub mod definition;
 pub mod droppable;
@@ -13,18 +19,16 @@ mod engine;
 mod error;
 mod failures;
 mod forbidden;
-pub mod lint;
 pub mod loss;
-mod nearest;
 mod optin;
 mod options;
 mod ownership;
 mod preflight;
 mod probe;
 pub mod protocol;
+#[cfg(feature = "controller")]
 pub mod rbac;
 pub mod record;
-mod redact;
 pub mod references;
 mod report;
 mod rewrite;
@@ -35,18 +39,18 @@ pub mod usage;
 mod verify;
 
 pub use audience::Audience;
+#[cfg(feature = "controller")]
 pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
-pub use engine::{Activity, Advance, Engine};
+pub use engine::{Activity, Engine};
 pub use error::Error;
-pub use exuvia_api::{EXCLUDE_ANNOTATION, OPT_IN_LABEL};
+pub use exuvia_api::{EXCLUDE_ANNOTATION, InvalidLabel, OPT_IN_LABEL, OptInLabel, is_in_groups, nearest};
+pub use exuvia_write::{redact, redact_uncut, show_values};
 pub use forbidden::MissingRule;
 pub use loss::Losses;
-pub use nearest::nearest;
-pub use optin::{NotALabel, OptIn, OptInLabel, excluded, exclusion, is_in_groups};
+pub use optin::{OptIn, excluded, exclusion};
 pub use options::{ManagedFields, Options, Verify};
-pub use ownership::{Owner, Owners, has_path};
+pub use ownership::{Owner, Owners, has_path, in_words};
 pub use preflight::Obstacle;
-pub use redact::{redact, redact_uncut, show_values};
-pub use report::{End, Report, Timings, Verified};
+pub use report::{End, MigrationReport, RewriteTally, Timings, Verified, VerifiedBy};
 pub use shed::unsheddable;
 pub use survey::Survey;

@@ -1,90 +1,68 @@
-//! What a user may choose about a migration.
+//! The options of one migration.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use exuvia_api::{defaults, parse_duration};
+
+pub use exuvia_api::{ManagedFields, Verify};
 
 /// How a migration is done. The defaults are safe for a cluster in use.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long after a CRD change no API server can be behind any more.
+    /// How long after a CRD change an API server may still store at the old version.
     pub settle: Duration,
-    /// API servers to ask one by one, beside those that the cluster lists.
+    /// API servers to ask one by one, in addition to those that the cluster lists.
     pub api_servers: Vec<http::Uri>,
-    /// API servers that are not waited for although the cluster lists them: they are known to be gone for good. Nothing is
-    /// taken for proven by a resourceVersion then.
+    /// API servers that are gone for good although the cluster still lists them. They are not waited for, and no
+    /// resourceVersion counts as proof.
     pub ignored_api_servers: Vec<http::Uri>,
-    /// Sweep although `storedVersions` is clean: anybody can have trimmed it (PITFALLS A39).
+    /// Sweep although `storedVersions` is clean: anyone may have trimmed it (PITFALLS A39).
     pub always: bool,
-    /// Sweep although `storedVersions` is clean, unless a sweep of ours is on record for the CRD as it is.
+    /// Sweep although `storedVersions` is clean, unless one of our sweeps is on record for the CRD as it is now.
     pub until_recorded: bool,
-    /// [`Engine::run`](crate::Engine::run) goes on until the patrol has been.
+    /// [`Engine::run`](crate::Engine::run) continues until the patrol is done.
     pub patrol: bool,
     /// An audit of this etcd is the last gate before the trim.
-    pub etcd: Option<crate::audit::Options>,
+    #[cfg(feature = "etcd")]
+    pub etcd: Option<exuvia_audit::AuditOptions>,
     /// How to verify.
     pub verify: Verify,
-    /// What becomes of managedFields entries at old versions.
+    /// What happens to managedFields entries at old versions.
     pub managed_fields: ManagedFields,
-    /// Versions whose managedFields entries are moved as well, although nothing is stored at them any more: a client has
-    /// written there since the last migration, and has been updated.
+    /// Also move managedFields entries away from these versions, although nothing is stored at them any more: a client
+    /// wrote there after the last migration, and has been updated since.
     pub shed: Vec<String>,
-    /// Go on although the rewrite erases fields that only an old version knows.
+    /// Continue although the rewrite erases fields that only an old version has.
     pub accept_pruning: bool,
-    /// Try an object that is denied at its own endpoint through `/status`. That evades somebody's policy.
+    /// Try an object that is denied at its own endpoint through `/status`. This bypasses the policy that denied it.
     pub status_fallback: bool,
-    /// Objects in work at once, at most.
+    /// How many objects are processed at once, at most.
     pub max_concurrency: usize,
-    /// Requests per second, at most.
+    /// How many objects are processed per second, at most. An object may take more than one request.
     pub qps: Option<u32>,
-    /// Objects per page of a list.
+    /// How many objects a list request returns.
     pub page_size: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            settle: Duration::from_secs(60),
+            settle: parse_duration(defaults::SETTLE).expect("the default is a duration"),
             api_servers: Vec::new(),
             ignored_api_servers: Vec::new(),
             always: false,
             until_recorded: false,
             patrol: false,
+            #[cfg(feature = "etcd")]
             etcd: None,
-            verify: Verify::Auto,
-            managed_fields: ManagedFields::Rewrite,
+            verify: Verify::default(),
+            managed_fields: ManagedFields::default(),
             shed: Vec::new(),
             accept_pruning: false,
             status_fallback: false,
-            max_concurrency: 32, // beyond it only latency grows (CONTROL-PLANE's figures)
+            max_concurrency: defaults::MAX_CONCURRENCY.into(),
             qps: None,
-            page_size: 500,
+            page_size: defaults::PAGE_SIZE,
         }
     }
-}
-
-/// How the second sweep proves what the first one did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verify {
-    /// `Proof` where every API server can be asked itself, otherwise `Full`.
-    #[default]
-    Auto,
-    /// A resourceVersion above R0 proves an object; the others, and a sample of the proven, are patched.
-    Proof,
-    /// Every object is patched once more and must come back unchanged.
-    Full,
-}
-
-/// What becomes of managedFields entries that name an old version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ManagedFields {
-    /// They are moved to the storage version, in the write that rewrites the object.
-    #[default]
-    Rewrite,
-    /// They are removed; their fields have no owner then.
-    Drop,
-    /// They stay, and hold the version.
-    Keep,
 }

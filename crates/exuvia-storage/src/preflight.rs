@@ -1,7 +1,7 @@
 //! Before anything is written: does everybody answer? What else may stand in the way has a name here, too.
 
 use exuvia_sweep::Control;
-use exuvia_write::{ErrorClass, Writer};
+use exuvia_write::{ErrorClass, Redacted, Writer};
 use kube::Client;
 use kube::api::ObjectMeta;
 use serde::Serialize;
@@ -12,7 +12,6 @@ use crate::forbidden::MissingRule;
 use crate::loss::{self, Losses};
 use crate::ownership::object_name;
 use crate::probe::{Unanswered, unanswered};
-use crate::redact::redact;
 use crate::survey::Survey;
 
 /// Why the preflight does not pass.
@@ -25,20 +24,20 @@ pub enum Obstacle {
         object: String,
         /// The endpoint's version.
         version: String,
-        /// What the server said, redacted.
-        message: String,
+        /// What the server said.
+        message: Redacted,
     },
     /// The objects cannot even be listed: a conversion webhook is down, and the server's cache is cold.
     NoList {
-        /// What the server said, redacted.
-        message: String,
+        /// What the server said.
+        message: Redacted,
     },
     /// The rewrite would erase or change fields, or may do so where nobody can look.
     Pruning(Box<Losses>),
     /// We may not do what we would have to: better to know before 10,000 objects are rewritten.
     Forbidden {
-        /// What the server said, redacted.
-        message: String,
+        /// What the server said.
+        message: Redacted,
         /// The rule that is missing.
         missing: Option<MissingRule>,
     },
@@ -79,7 +78,7 @@ impl Obstacle {
     /// A right that is missing, as the server says so.
     pub(crate) fn forbidden(message: &str) -> Self {
         Self::Forbidden {
-            message: redact(message),
+            message: Redacted::from_server(message),
             missing: MissingRule::named_in(message),
         }
     }
@@ -112,7 +111,15 @@ pub(crate) async fn answers(
         let class = error.class().as_str();
         return Some(Obstacle::NoAnswer {
             object: object_name(metadata),
-            message: without_values(client, &resource, Some(definition), named, class, redact(&text)).await,
+            message: without_values(
+                client,
+                &resource,
+                Some(definition),
+                named,
+                class,
+                Redacted::from_server(&text),
+            )
+            .await,
             version,
         });
     }
@@ -138,9 +145,12 @@ pub(crate) async fn losses(
     };
     match MissingRule::named_in(&error) {
         Some(_) => Err(Obstacle::forbidden(&error)),
-        None if accepted => Ok(Some(Losses::unknown(&definition.crd.storage, &redact(&error)))),
+        None if accepted => Ok(Some(Losses::unknown(
+            &definition.crd.storage,
+            &Redacted::from_server(&error),
+        ))),
         None => Err(Obstacle::NoList {
-            message: redact(&error),
+            message: Redacted::from_server(&error),
         }),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use exuvia_write::{Error, ErrorClass, Writer};
+use exuvia_write::{Error, ErrorClass, Name, Redacted, Writer, redacted};
 use kube::api::{DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 use tokio::sync::Mutex;
@@ -42,7 +42,7 @@ impl Prober {
 
     /// Whether an object can be asked for at every served version; a sentence if not. Asks once per version that entries
     /// name.
-    pub(crate) async fn probe(&self, metadata: &ObjectMeta) -> Option<String> {
+    pub(crate) async fn probe(&self, metadata: &ObjectMeta) -> Option<Redacted> {
         let named: BTreeSet<String> = versions_named(metadata).map(str::to_owned).collect();
         let mut answered = self.answered.lock().await;
         if named.is_subset(&answered) {
@@ -52,8 +52,11 @@ impl Prober {
             unanswered(&self.client, &self.writer, &self.definition, metadata).await
         {
             let object = object_name(metadata);
-            return Some(format!(
-                "a dry-run write of {object} at {version} was not answered, so it was not written: {error}"
+            return Some(redacted!(
+                "a dry-run write of {} at {} was not answered, so it was not written: {}",
+                Name(&object),
+                Name(&version),
+                Redacted::from_error(&error)
             ));
         }
         answered.extend(named);
@@ -69,8 +72,8 @@ pub(crate) fn versions_named(metadata: &ObjectMeta) -> impl Iterator<Item = &str
         .chain([""])
 }
 
-/// Dry-runs the object at every served version. That it is refused is its own trouble, and reported when its turn comes;
-/// no answer is everybody's, and so is a right that is missing.
+/// Dry-runs the object at every served version. A refusal is about this object alone, and is reported when it is written.
+/// No answer concerns every object, and so does a right that is missing.
 pub(crate) async fn unanswered(
     client: &Client,
     writer: &Writer,

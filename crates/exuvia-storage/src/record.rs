@@ -1,8 +1,8 @@
 //! What a sweep of ours has proven about a CRD, kept as a condition in the CRD's own status.
 //!
 //! `storedVersions` can be trimmed by anybody and proves nothing (PITFALLS A39). The record says that we looked, at which
-//! uid, generation and storage version, and whether the patrol has been. It is written by the very request that trims, so
-//! that neither a crash nor a lost answer leaves one without the other, and it needs no right that the trim does not need.
+//! uid, generation and storage version, and whether the patrol is over. The request that trims also writes the record, so
+//! that neither a crash nor a lost answer leaves one without the other, and no further right is needed.
 
 use exuvia_sweep::ResourceVersion;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -22,7 +22,7 @@ pub const CONDITION: &str = "exuvia.dev/StorageMigrated";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// A recreated CRD is another one, also if somebody restored its status.
+    /// A CRD that was deleted and created again is another one, even if its status was restored.
     pub uid: String,
     /// Any change of the spec voids it.
     pub generation: i64,
@@ -35,9 +35,9 @@ pub struct Record {
     pub r1: Option<ResourceVersion>,
     /// When `storedVersions` was trimmed, or found clean, by the server's clock.
     pub at: Timestamp,
-    /// Whether the patrol has been since, and found nothing.
+    /// Whether the patrol has looked since, and found nothing.
     pub patrolled: bool,
-    /// Versions that managedFields entries go on naming, because nobody could tell what they own at the storage version.
+    /// Versions that managedFields entries still name, because it is not known what they own at the storage version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }
@@ -91,7 +91,7 @@ impl Record {
         });
     }
 
-    /// Takes it out of the CRD's status: something that it says does not hold any more.
+    /// Removes it from the CRD's status: something in it is no longer true.
     pub fn erase(crd: &mut CustomResourceDefinition) {
         if let Some(conditions) = crd.status.as_mut().and_then(|status| status.conditions.as_mut()) {
             conditions.retain(|condition| condition.type_ != CONDITION);

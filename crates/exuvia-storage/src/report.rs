@@ -1,16 +1,19 @@
 //! What a migration did, for people and for machines.
 
-use exuvia_sweep::{Failures, Tally};
+use std::time::Duration;
+
+use exuvia_sweep::{Failures, Outcome, Tally};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::Losses;
 use crate::ownership::Owners;
 use crate::preflight::Obstacle;
+use crate::protocol::StepKind;
 
 /// What was done to one resource.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct MigrationReport {
     /// The CRD's name, or a built-in resource's plural.
     pub resource: String,
     /// How it ended.
@@ -22,11 +25,13 @@ pub struct Report {
     /// `storedVersions` at the end.
     pub stored_after: Vec<String>,
     /// The rewrite sweep.
-    pub rewrite: Tally,
+    pub rewrite: RewriteTally,
     /// The verify sweep that counted.
-    pub verify: Tally,
+    pub verify: RewriteTally,
     /// How that one verified.
     pub verified: Option<Verified>,
+    /// How many objects are proven in which way.
+    pub verified_by: VerifiedBy,
     /// Why every object was patched, if nobody asked for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_full: Option<String>,
@@ -34,10 +39,10 @@ pub struct Report {
     pub timings: Timings,
     /// How many objects were in work at once at the most.
     pub peak_concurrency: usize,
-    /// Objects that change with every write, because a webhook stamps them. No failure.
+    /// Objects that change with every write, because a webhook stamps them. Not a failure.
     pub mutated: u64,
     /// Objects that changed when verified because they had been written at another version meanwhile, and did not change
-    /// again. No failure.
+    /// again. Not a failure.
     pub explained: u64,
     /// Objects that changed when verified, did not change again, and nothing tells why.
     pub unexplained: u64,
@@ -67,8 +72,9 @@ pub struct Report {
     #[serde(skip)]
     pub left: Option<Vec<String>>,
     /// What etcd itself showed right before the trim, if it was asked.
+    #[cfg(feature = "etcd")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub audit: Option<crate::audit::Report>,
+    pub audit: Option<exuvia_audit::AuditReport>,
     /// Objects that were not done, by name as far as they are remembered, and by class.
     pub failures: Failures,
     /// What the preflight found.
@@ -77,6 +83,64 @@ pub struct Report {
     pub losses: Option<Losses>,
     /// Who names which version in managedFields, at the end; nobody if objects were rewritten and not looked at since.
     pub owners: Owners,
+}
+
+/// How many objects a verify sweep has proven, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerifiedBy {
+    /// Their resourceVersion alone proves that a settled API server has written them.
+    pub resource_version: u64,
+    /// An empty patch came back without a change, at once or after one more.
+    pub patch: u64,
+    /// API servers that were asked one by one, and have all shown the storage version.
+    pub api_servers: usize,
+}
+
+/// How many objects had which outcome, in the words of a storage migration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RewriteTally {
+    /// The server stored them again, in another form.
+    pub rewritten: u64,
+    /// They were stored in the right form already.
+    pub current: u64,
+    /// They do not exist any more.
+    pub gone: u64,
+    /// Another writer was faster, again and again: not done.
+    pub conflict: u64,
+    /// They failed.
+    pub failed: u64,
+    /// There was no need to ask the server.
+    pub skipped: u64,
+}
+
+impl RewriteTally {
+    /// What a migration calls an outcome, in metrics too; an object that was skipped counts as current.
+    pub fn name_of(outcome: Outcome) -> &'static str {
+        match outcome {
+            Outcome::Changed => "rewritten",
+            Outcome::Unchanged | Outcome::Skipped => "current",
+            Outcome::Gone | Outcome::Conflict | Outcome::Failed => outcome.as_str(),
+        }
+    }
+
+    /// All objects that are finished, whatever the outcome.
+    pub fn done(&self) -> u64 {
+        self.rewritten + self.current + self.gone + self.conflict + self.failed + self.skipped
+    }
+}
+
+impl From<Tally> for RewriteTally {
+    fn from(tally: Tally) -> Self {
+        Self {
+            rewritten: tally.changed,
+            current: tally.unchanged,
+            gone: tally.gone,
+            conflict: tally.conflict,
+            failed: tally.failed,
+            skipped: tally.skipped,
+        }
+    }
 }
 
 /// How a migration ended.
@@ -128,10 +192,53 @@ pub struct Timings {
     pub all: f64,
 }
 
+impl Timings {
+    pub(crate) fn add(&mut self, step: StepKind, took: Duration) {
+        let part = match step {
+            StepKind::Preflight => &mut self.preflight,
+            StepKind::Rewrite => &mut self.rewrite,
+            StepKind::Verify => &mut self.verify,
+            _ => return,
+        };
+        *part += took.as_secs_f64();
+    }
+}
+
 /// So many objects, in words.
 pub(crate) fn objects(count: u64) -> String {
     match count {
         1 => "1 object".to_owned(),
         count => format!("{count} objects"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_read_the_words_of_a_storage_migration() {
+        let tally = Tally {
+            changed: 1,
+            unchanged: 2,
+            gone: 3,
+            conflict: 4,
+            failed: 5,
+            skipped: 6,
+        };
+        let counts = RewriteTally::from(tally);
+        assert_eq!(counts.done(), tally.done());
+        let expected = serde_json::json!({
+            "rewritten": 1, "current": 2, "gone": 3, "conflict": 4, "failed": 5, "skipped": 6,
+        });
+        assert_eq!(serde_json::json!(counts), expected);
+        let names = [
+            Outcome::Changed,
+            Outcome::Unchanged,
+            Outcome::Skipped,
+            Outcome::Gone,
+        ];
+        let names = names.map(RewriteTally::name_of);
+        assert_eq!(names, ["rewritten", "current", "current", "gone"]);
     }
 }

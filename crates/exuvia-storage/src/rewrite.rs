@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use exuvia_sweep::{Pressure, ResourceVersion, Verdict};
-use exuvia_write::{Effect, Error, ErrorClass, Moved, Plan, Writer, lost_owners};
+use exuvia_write::{Effect, EntryId, Error, ErrorClass, Moved, Plan, Redacted, Writer, lost_owners};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -15,7 +15,6 @@ use crate::definition::Definition;
 use crate::options::ManagedFields;
 use crate::ownership::{self, Experience, Known, object_name};
 use crate::probe::Prober;
-use crate::redact::redact;
 use crate::verify::{is_explained, is_pure_move, patch_settled};
 
 /// What the rewrite sweep does to each object.
@@ -74,7 +73,12 @@ impl Found {
 
 impl Rewriter {
     pub(crate) async fn rewrite(&self, metadata: &ObjectMeta) -> Verdict {
-        let nothing_to_move = self.plan(entries(metadata), &Known::default()).is_empty();
+        let plan = self.plan(entries(metadata), &Known::default());
+        if !plan.left.is_empty() {
+            let why = "nobody can be asked what it owns at the storage version, because its version is not served any more";
+            self.note_unmoved(metadata, why);
+        }
+        let nothing_to_move = plan.is_empty();
         let nothing_to_do = nothing_to_move && !ownership::has_ours(metadata);
         if nothing_to_do && self.r0.is_some_and(|r0| r0.precedes(metadata)) {
             return Verdict::skipped();
@@ -82,7 +86,7 @@ impl Rewriter {
         if let Some(prober) = &self.prober
             && let Some(unanswered) = prober.probe(metadata).await
         {
-            return Verdict::failed(ErrorClass::Transient(None).as_str(), redact(&unanswered));
+            return Verdict::failed(ErrorClass::Transient(None).as_str(), unanswered);
         }
         let written = if nothing_to_move && self.is_clean {
             let patched = patch_settled(&self.writer, &self.api, metadata.clone(), false).await;
@@ -105,8 +109,8 @@ impl Rewriter {
                 self.compare(metadata, &after);
                 self.disown(&after).await;
                 match effect {
-                    Effect::Changed => Verdict::rewritten(),
-                    _ => Verdict::current(),
+                    Effect::Changed => Verdict::changed(),
+                    _ => Verdict::unchanged(),
                 }
             }
             Err(error) => failed(&self.writer, &self.api, metadata, &error).await,
@@ -125,11 +129,6 @@ impl Rewriter {
         metadata: &ObjectMeta,
         nothing_to_move: bool,
     ) -> Result<(Effect, ObjectMeta), Error> {
-        let is_left = |plan: Plan| !plan.left.is_empty() && self.managed_fields == ManagedFields::Rewrite;
-        if is_left(self.plan(entries(metadata), &Known::default())) {
-            let why = "nobody can be asked what it owns at the storage version, because its version is not served any more";
-            self.note_unmoved(metadata, why);
-        }
         if let Some(definition) = &self.definition
             && ownership::needs_object(definition, self.managed_fields, entries(metadata))
         {
@@ -147,7 +146,7 @@ impl Rewriter {
         } else {
             let plan = |entries: &[_]| self.plan(entries, &Known::default());
             let moved = self.writer.move_ownership(&self.api, current, plan).await;
-            self.after_move(current, moved).await?
+            self.after_move(current, moved, &Known::default()).await?
         };
         let effect = if re_encoded.is_some() {
             Effect::Changed
@@ -162,7 +161,7 @@ impl Rewriter {
     /// A patch would store them at once and move the generation, and one that moves entries would make us their owner
     /// (PITFALLS A35, A52).
     ///
-    /// `Err`: there is no need, or no way; with the error of the server, if it is one. To an object without managedFields an
+    /// `Err`: not needed, or not possible; with the error of the server, if it is one. To an object without managedFields an
     /// apply would give an owner of everything.
     async fn re_encode_without_defaults(
         &self,
@@ -194,14 +193,19 @@ impl Rewriter {
         &self,
         metadata: &ObjectMeta,
         moved: Result<Moved, Error>,
+        known: &Known,
     ) -> Result<(Effect, ObjectMeta), Error> {
         let moved = match moved {
             // The object is rewritten all the same, and the entries hold the old version, which is told.
             Err(Error::OwnershipIgnored { .. }) => {
+                let written = self.writer.rewrite(&self.api, metadata).await?;
+                let wanted = self.plan(entries(metadata), known);
+                if let Some(restored) = self.restore_merged(wanted, &written.object).await {
+                    return Ok((Effect::Changed, restored));
+                }
                 let why = "the server did not take the moved entries; a value may be of a type that the storage version does \
                            not have";
                 self.note_unmoved(metadata, why);
-                let written = self.writer.rewrite(&self.api, metadata).await?;
                 return Ok((written.effect, written.object));
             }
             moved => moved?,
@@ -212,8 +216,33 @@ impl Rewriter {
                 let written = self.writer.rewrite(&self.api, &moved.metadata).await?;
                 Ok((written.effect, written.object))
             }
-            effect => Ok((effect, moved.metadata)),
+            effect => {
+                let restored = self.restore_merged(moved.plan, &moved.metadata).await;
+                Ok((effect, restored.unwrap_or(moved.metadata)))
+            }
         }
+    }
+
+    /// The server keeps ten entries of updates. Where our write sets a default, our entry is the eleventh, and the server merges
+    /// the oldest two into `ancient-changes`. With the default in place, the list that was wanted is sent again: nothing is set
+    /// by that, so that we get no entry.
+    ///
+    /// `None`: nothing was merged, or somebody else has written the object meanwhile.
+    async fn restore_merged(&self, wanted: Plan, after: &ObjectMeta) -> Option<ObjectMeta> {
+        if !ownership::has_ours(after) || !ownership::has_merged(after) {
+            return None;
+        }
+        let mut wanted = wanted.without(ownership::is_ours);
+        let kept: Vec<EntryId> = wanted.entries.iter().map(EntryId::of).collect();
+        let now = entries(after).iter().map(EntryId::of);
+        wanted.dropped = now.filter(|id| !kept.contains(id)).collect();
+        // Once only: after a conflict the entries are other ones.
+        let moved = self
+            .writer
+            .once()
+            .move_ownership(&self.api, after, |_| wanted.clone())
+            .await;
+        moved.ok().map(|moved| moved.metadata)
     }
 
     /// Moves entries that mean something else at the storage version: by what the object holds, or by asking the server. Each
@@ -229,7 +258,15 @@ impl Rewriter {
         loop {
             round += 1;
             let object = self.writer.get(&self.api, metadata).await?;
-            let known = Known::find(definition, &self.writer, &self.api, &object, &self.experience).await?;
+            let known = Known::find(
+                definition,
+                self.managed_fields,
+                &self.writer,
+                &self.api,
+                &object,
+                &self.experience,
+            )
+            .await?;
             let class = if let Some(known) = &known {
                 let re_encoded = self
                     .re_encode_without_defaults(definition, &object.metadata, true)
@@ -246,7 +283,7 @@ impl Rewriter {
                                 if let Some(why) = known.why_left() {
                                     self.note_unmoved(metadata, why);
                                 }
-                                let (effect, after) = self.after_move(current, moved).await?;
+                                let (effect, after) = self.after_move(current, moved, known).await?;
                                 let effect = re_encoded.as_ref().map_or(effect, |_| Effect::Changed);
                                 return Ok((effect, after));
                             }
@@ -271,7 +308,7 @@ impl Rewriter {
 
     fn note_unmoved(&self, metadata: &ObjectMeta, why: &str) {
         self.found.unmoved.fetch_add(1, Ordering::Relaxed);
-        let example = format!("{}: {}", object_name(metadata), redact(why));
+        let example = format!("{}: {}", object_name(metadata), Redacted::from_server(why));
         let _ = self.found.unmoved_example.set(example);
         if let Some(definition) = &self.definition {
             let named = entries(metadata)
@@ -318,7 +355,7 @@ fn entries(metadata: &ObjectMeta) -> &[ManagedFieldsEntry] {
     metadata.managed_fields.as_deref().unwrap_or_default()
 }
 
-/// What a failed write comes to: gone is done, a conflict never is (DESIGN §3 step 5).
+/// What a failed write comes to: gone is done, a conflict never is (docs/protocol.md, "Rewrite").
 pub(crate) async fn failed(
     writer: &Writer,
     api: &Api<DynamicObject>,
@@ -347,9 +384,9 @@ pub(crate) async fn is_gone(
     may_be && !error.is_unserved() && matches!(writer.look(api, metadata).await, Ok(None))
 }
 
-/// What the server said. The object and the class are told beside it: with long names there is no room for them twice.
-fn said(error: &Error) -> String {
-    redact(&match error.status() {
+/// What the server said. The object and the class are told beside it: long names would not fit twice.
+fn said(error: &Error) -> Redacted {
+    Redacted::from_server(&match error.status() {
         Some(status) => format!("{} (http {})", status.message, status.code),
         None => error.to_string(),
     })

@@ -4,12 +4,12 @@ use crate::definition::Definition;
 
 /// Why these versions cannot be shed from these CRDs; `None`: they can, each from at least one.
 ///
-/// A misspelt version would be shed without a word, and the one that was meant would stay. Entries at a version that the CRD
-/// does not have any more need not be named: they are moved in any case.
+/// A misspelt version would silently do nothing, and the one that was meant would stay. Versions that the CRD no longer has
+/// need not be named: their entries are moved in any case.
 pub fn unsheddable(crds: &[&Definition], shed: &[String]) -> Option<String> {
     for (index, version) in shed.iter().enumerate() {
         if shed[..index].contains(version) {
-            return Some(format!("{version} is to be shed twice: name it once"));
+            return Some(format!("{version} is to be shed twice: give it once"));
         }
         let having = crds.iter().filter(|crd| crd.version(version).is_some());
         let mut having = having.peekable();
@@ -23,7 +23,9 @@ pub fn unsheddable(crds: &[&Definition], shed: &[String]) -> Option<String> {
                 ));
             }
             (None, []) => {
-                return Some(format!("only a CRD has versions to shed, so {version} cannot be"));
+                return Some(format!(
+                    "only a CRD has versions to shed, so {version} cannot be shed here"
+                ));
             }
             (None, _) => {
                 return Some(format!(

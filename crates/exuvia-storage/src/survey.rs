@@ -1,12 +1,12 @@
-//! A look at every object's metadata, without a request per object: who names which version.
+//! A look at every object's metadata, without a request per object: which manager names which version.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use exuvia_sweep::{Sweep, Verdict};
+use exuvia_sweep::{Pages, Sweep, Verdict};
 use exuvia_write::RetryPolicy;
 use kube::Api;
-use kube::api::{DynamicObject, ListParams, ObjectMeta};
+use kube::api::{DynamicObject, ObjectMeta, PartialObjectMeta};
 
 use crate::ownership::Owners;
 use crate::probe::versions_named;
@@ -14,7 +14,7 @@ use crate::probe::versions_named;
 /// What the look tells.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// Who names which version in managedFields.
+    /// Which managers name which version in managedFields.
     pub owners: Owners,
     /// How many objects there are.
     pub objects: u64,
@@ -32,12 +32,17 @@ impl Survey {
         api: &Api<DynamicObject>,
         retry: &RetryPolicy,
     ) -> Result<Self, kube::Error> {
-        let params = ListParams::default().limit(FIRST_LOOK);
-        let page = retry.read(|| api.list_metadata(&params)).await?;
+        let mut pages = Pages::of(api)
+            .metadata()
+            .page_size(FIRST_LOOK)
+            .retry(retry.clone());
         let survey = Mutex::new(Self::default());
-        page.items
-            .iter()
-            .for_each(|object| add(&survey, &object.metadata));
+        if let Some(page) = pages.next().await? {
+            for item in &page.items {
+                let object: PartialObjectMeta = item.read().map_err(kube::Error::SerdeError)?;
+                add(&survey, &object.metadata);
+            }
+        }
         Ok(survey.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 

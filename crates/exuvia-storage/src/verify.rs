@@ -1,4 +1,4 @@
-//! One object of the verify sweep: patched with nothing, it must come back unchanged; if it moves, why is looked into.
+//! One object of the verify sweep: an empty patch must come back unchanged; if the object moves, this finds out why.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,10 @@ use kube::api::{DynamicObject, ObjectMeta};
 
 use crate::definition::Definition;
 use crate::ownership;
+use crate::report::VerifiedBy;
 use crate::rewrite::failed;
 
-/// The share of proven objects that is patched all the same: 1 %, and at least 100 objects.
+/// The share of proven objects that is patched as well: 1 %, and about 100 objects at least.
 pub(crate) fn sample_share(objects: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a share, not a count
     let at_least = 100.0 / objects.max(1) as f64;
@@ -25,7 +26,7 @@ pub(crate) fn sample_share(objects: u64) -> f64 {
 pub(crate) struct Verifier {
     pub(crate) writer: Writer,
     pub(crate) api: Api<DynamicObject>,
-    /// `None` for a built-in type: there a server may well change an object once more by itself (PITFALLS A27).
+    /// `None` for a built-in type, whose objects a server may change once more by itself (PITFALLS A27).
     pub(crate) definition: Option<Arc<Definition>>,
     /// Which objects need no request.
     pub(crate) trust: Trust,
@@ -38,11 +39,11 @@ pub(crate) struct Verifier {
 /// Which objects are taken for proven by their resourceVersion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Trust {
-    /// None.
+    /// Not one.
     Nothing,
     /// Those at or below it: an earlier sweep patched them, and they were not written since.
     UpTo(ResourceVersion),
-    /// Those above it, which a settled server has written, but for a random share.
+    /// Those above it, which a settled server has written, except for a random share.
     Above {
         r0: ResourceVersion,
         /// See [`sample_share`].
@@ -57,15 +58,28 @@ pub(crate) struct Found {
     pub(crate) explained: AtomicU64,
     /// Objects that moved and are proven by a second patch, and nothing tells why.
     pub(crate) unexplained: AtomicU64,
-    /// Objects that moved, and moved again with nothing changed in them: servers store them in two forms by turns.
+    /// Objects that moved, and moved again with nothing changed in them: servers store them in two alternating forms.
     pub(crate) came_back: AtomicU64,
-    /// Objects that change with every write: a webhook stamps them, which is no failure.
+    /// Objects that change with every write, because a webhook stamps them. Not a failure.
     pub(crate) mutated: AtomicU64,
+    /// Objects that their resourceVersion proves.
+    pub(crate) by_resource_version: AtomicU64,
+    /// Objects that an answer to a patch proves.
+    pub(crate) by_patch: AtomicU64,
 }
 
 impl Found {
     pub(crate) fn count(counter: &AtomicU64) -> u64 {
         counter.load(Ordering::Relaxed)
+    }
+
+    /// How many objects are proven, and how, if so many API servers were asked.
+    pub(crate) fn proofs(&self, api_servers: usize) -> VerifiedBy {
+        VerifiedBy {
+            resource_version: Self::count(&self.by_resource_version),
+            patch: Self::count(&self.by_patch),
+            api_servers,
+        }
     }
 
     /// Whether something moved that should not have.
@@ -74,7 +88,7 @@ impl Found {
     }
 }
 
-/// What an object's moves tell.
+/// Why an object moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
     Explained,
@@ -100,16 +114,17 @@ const PATCHES: usize = 4;
 impl Verifier {
     pub(crate) async fn verify(&self, metadata: &ObjectMeta) -> Verdict {
         if self.is_proven(metadata) {
+            self.found.by_resource_version.fetch_add(1, Ordering::Relaxed);
             return Verdict::skipped();
         }
-        // Why it moved first, and what its moves after that tell, should it never come to rest.
+        // Why it moved first, and why it moved later, in case it never comes to rest.
         let (mut first, mut later): (Option<Move>, Option<Move>) = (None, None);
         let mut current = metadata.clone();
         for _ in 0..PATCHES {
             let (before, patched) = match self.patch_settled(current.clone()).await {
                 Ok(patched) => patched,
                 Err(error) => {
-                    // If it did move, nobody can tell any more why: better one verification too many.
+                    // If it did move, the reason is lost: better one verification too many.
                     let verdict = failed(&self.writer, &self.api, metadata, &error).await;
                     if verdict.outcome() != Outcome::Gone {
                         self.count(first);
@@ -118,20 +133,21 @@ impl Verifier {
                 }
             };
             if patched.effect != Effect::Changed {
-                // It is proven by this answer, whatever came before it: what is stored by turns does not come to rest.
+                // This answer proves it, whatever came before: an object that is stored in alternating forms never rests.
                 self.count(first);
+                self.found.by_patch.fetch_add(1, Ordering::Relaxed);
                 if first.is_none() {
-                    return Verdict::current();
+                    return Verdict::unchanged();
                 }
                 ownership::disown(&self.writer, &self.api, &patched.object).await;
-                return Verdict::rewritten();
+                return Verdict::changed();
             }
             let undisturbed = before.resource_version == current.resource_version;
             let is_pure = is_pure_move(&before, &patched.object);
             if first.is_none() {
                 first = Some(self.why_once(&before, is_pure));
             } else if undisturbed {
-                // Our own last write is all that happened in between. A stamp would show; so it is stored in two forms by turns.
+                // Only our own last write came in between. A stamp would show, so two forms alternate in storage.
                 later = Some(match self.definition {
                     _ if !is_pure => Move::Mutated,
                     Some(_) => Move::CameBack,
@@ -140,13 +156,16 @@ impl Verifier {
             }
             current = patched.object;
         }
-        // Where somebody else writes it all the time, what we saw is their doing as much as ours.
+        // Where others write it all the time, the moves may be theirs as well as ours.
         let found = later.or(first);
         self.count(found);
         ownership::disown(&self.writer, &self.api, &current).await;
         match found {
-            Some(Move::Mutated) => Verdict::current(),
-            _ => Verdict::rewritten(),
+            Some(Move::Mutated) => {
+                self.found.by_patch.fetch_add(1, Ordering::Relaxed);
+                Verdict::unchanged()
+            }
+            _ => Verdict::changed(),
         }
     }
 
@@ -188,8 +207,8 @@ impl Verifier {
     }
 }
 
-/// Patches the object where it stands, and returns where that was. If somebody writes in between, it is read again: else a
-/// busy object would be taken for one that a server had stored at the old version.
+/// Patches the object at its resourceVersion, and returns which one that was. After a write in between it is read again:
+/// otherwise a busy object would look like one that a server had stored at the old version.
 pub(crate) async fn patch_settled(
     writer: &Writer,
     api: &Api<DynamicObject>,
@@ -198,7 +217,7 @@ pub(crate) async fn patch_settled(
 ) -> Result<(ObjectMeta, Written<ObjectMeta>), Error> {
     let mut attempt = 1;
     loop {
-        // One try at a time: after a repetition by the writer itself, a 409 might be our own doing and hide a move.
+        // One try at a time: if the writer itself tried again, a 409 might come from our own write and hide a move.
         let error = match writer.once().rewrite_unmoved(api, &metadata).await {
             Ok(written) => return Ok((metadata, written)),
             Err(error) if status_fallback && error.class() == ErrorClass::Denied => {
@@ -211,8 +230,8 @@ pub(crate) async fn patch_settled(
             if error.class() != ErrorClass::Conflict {
                 return Err(error);
             }
-            // Somebody writes it faster than we can. The server stores it as it stores things now all the same; what cannot
-            // be told is only whether it was stored otherwise before.
+            // Others write it faster than we can. The server stores it in today's form in any case; only how it was stored
+            // before is not known.
             let written = writer.rewrite(api, &metadata).await?;
             let effect = Effect::Unchanged;
             return Ok((metadata, Written { effect, ..written }));
@@ -220,7 +239,7 @@ pub(crate) async fn patch_settled(
         tokio::time::sleep(delay).await;
         attempt += 1;
         let Some(fresh) = writer.look(api, &metadata).await? else {
-            return Err(error); // the caller looks for itself whether it is gone
+            return Err(error); // the caller checks whether it is gone
         };
         if error.class() == ErrorClass::Ambiguous && is_pure_move(&metadata, &fresh) {
             let written = Written {
@@ -233,14 +252,11 @@ pub(crate) async fn patch_settled(
     }
 }
 
-/// Whether healthy servers can have re-encoded the object although nothing in its metadata shows a change: somebody wrote it at
-/// another version since, and a write there may leave what a write at the endpoint changes; or the storage version has
-/// defaults that show only with the next write (PITFALLS A51).
+/// Whether healthy servers can have re-encoded the object although its metadata shows no change: it was written at another
+/// version since, and such a write may leave what a write at the endpoint changes; or the storage version has defaults that
+/// show only with the next write (PITFALLS A51).
 pub(crate) fn is_explained(definition: &Definition, before: &ObjectMeta, since: Option<Timestamp>) -> bool {
-    if definition.has_defaults_in_status()
-        || definition.has_defaults_of_its_own()
-        || definition.stores_otherwise()
-    {
+    if definition.has_defaults_in_status() || definition.has_own_defaults() || definition.stores_otherwise() {
         return true;
     }
     let Some(since) = since else { return false };
@@ -255,7 +271,7 @@ pub(crate) fn is_explained(definition: &Definition, before: &ObjectMeta, since: 
     })
 }
 
-/// At random: the standard library's only source of it are the keys of its hash maps.
+/// At random: the keys of hash maps are the only source of randomness in the standard library.
 fn is_drawn(share: f64) -> bool {
     use std::hash::{BuildHasher, RandomState};
     #[allow(clippy::cast_precision_loss)]

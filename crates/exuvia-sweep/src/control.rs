@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exuvia_write::WriteReport;
 use tokio::{sync::watch, time::Instant};
 
 use crate::Pressure;
@@ -24,11 +25,12 @@ use crate::Pressure;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Control {
-    state: watch::Sender<State>,
+    state: watch::Sender<Orders>,
 }
 
+/// What sweeps are told.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct Orders {
     pub(crate) mode: Mode,
     /// The last pressure that was told of, and its number, by which a sweep knows whether it is new to it.
     pub(crate) pressure: (u64, Option<Press>),
@@ -63,16 +65,16 @@ impl Control {
     /// A handle; nothing is cancelled or paused.
     pub fn new() -> Self {
         Self {
-            state: watch::Sender::new(State::default()),
+            state: watch::Sender::new(Orders::default()),
         }
     }
 
-    /// No object is begun any more, and none ever again. The sweep ends when those in work are finished.
+    /// No object is started any more, for good. The sweep ends when those in work are finished.
     pub fn cancel(&self) {
         self.state.send_modify(|state| state.mode = Mode::Cancelled);
     }
 
-    /// No object is begun, and no page asked for, until [`resume`](Self::resume).
+    /// No object is started, and no page is asked for, until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.change(Mode::Running, Mode::Paused);
     }
@@ -82,26 +84,31 @@ impl Control {
         self.change(Mode::Paused, Mode::Running);
     }
 
-    /// Tells of pressure as soon as it is met, where a worker's verdict would come later: a writer that is answered 429
-    /// waits and tries again before its caller learns of anything.
-    ///
-    /// `took` is how long the request took that met it: one that was sent before the pool last gave way says nothing new.
+    /// Slows the sweeps down as soon as a writer meets pressure, where a worker's verdict would come later: a writer that
+    /// is answered 429 waits and tries again before its caller learns of anything. For
+    /// [`Writer::observe`](exuvia_write::Writer::observe):
     ///
     /// ```
-    /// use exuvia_sweep::{Control, Pressure};
-    /// use exuvia_write::{Outcome, Writer};
+    /// use exuvia_sweep::Control;
+    /// use exuvia_write::Writer;
     ///
     /// let control = Control::new();
-    /// let brake = control.clone();
-    /// let writer = Writer::named("widget-operator").observe(move |report| {
-    ///     if let Outcome::Failed(class) = report.outcome
-    ///         && let Some(pressure) = Pressure::of(class)
-    ///     {
-    ///         brake.slow_down(pressure, report.duration);
-    ///     }
-    /// });
+    /// let writer = Writer::named("widget-operator").observe(control.brake());
     /// # drop(writer);
     /// ```
+    pub fn brake(&self) -> impl Fn(&WriteReport<'_>) + Send + Sync + 'static {
+        let control = self.clone();
+        move |report: &WriteReport<'_>| {
+            if let exuvia_write::Outcome::Failed(class) = report.outcome
+                && let Some(pressure) = Pressure::of(class)
+            {
+                control.slow_down(pressure, report.duration);
+            }
+        }
+    }
+
+    /// Slows the sweeps down: something met pressure. `took` is how long its request took: a request that was sent before
+    /// the pool last gave way says nothing new.
     pub fn slow_down(&self, pressure: Pressure, took: Duration) {
         let new = Press::of(pressure, took, Instant::now());
         self.state.send_modify(|state| {
@@ -125,7 +132,7 @@ impl Control {
         self.state.borrow().mode == Mode::Paused
     }
 
-    /// Waits until it is cancelled, for whatever else should then stop.
+    /// Waits until it is cancelled, for anything else that should then stop.
     pub async fn cancelled(&self) {
         // It fails only when all handles are gone, and this is one.
         let _ = self
@@ -135,7 +142,7 @@ impl Control {
             .await;
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Orders> {
         self.state.subscribe()
     }
 
@@ -161,7 +168,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_for_the_end_is_woken_before_and_after() {
+    async fn a_waiter_is_woken_by_the_end_and_not_held_up_after_it() {
         let control = Control::new();
         let waiting = tokio::spawn({
             let control = control.clone();

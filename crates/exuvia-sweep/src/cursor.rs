@@ -1,18 +1,21 @@
-//! Where the walk through the pages stands, and what follows from each answer: pure.
+//! How far the walk through the pages is, and what follows from each answer: pure.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use exuvia_write::{ErrorClass, RetryPolicy};
-use kube::{api::ListParams, core::ListMeta};
+use kube::{
+    api::{ListParams, VersionMatch},
+    core::ListMeta,
+};
 
 use crate::ResourceVersion;
 
-/// How often a sweep begins anew because its place was lost. Each time costs a whole sweep, and three whole sweeps that
-/// all lose their place will not be helped by a fourth.
-const RESTARTS: u32 = 3;
+/// How often a list starts over because its place was lost. Each time costs a whole list, and after three whole lists
+/// that all lost their place a fourth will not help.
+const MAX_RESTARTS: u32 = 3;
 
 /// How often in a row the server may hand back a fresh token and then not take it.
-const RESUMES_IN_A_ROW: u32 = 5;
+const MAX_RESUMES_IN_A_ROW: u32 = 5;
 
 /// What the lists of a sweep told so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub(crate) struct Lists {
     pub(crate) pages: u64,
     /// Objects in all pages.
     pub(crate) listed: u64,
+    /// All pages are there.
+    pub(crate) complete: bool,
     /// How many objects there will have been in the end, as far as the server tells.
     pub(crate) total: Option<u64>,
     pub(crate) first: Option<ResourceVersion>,
@@ -31,36 +36,55 @@ pub(crate) struct Lists {
     pub(crate) restarts: u32,
 }
 
+/// Where a page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At the first object, as of now.
+    Start,
+    /// At the first object, as of this resourceVersion.
+    Exactly(String),
+    /// After the page that this token came with.
+    Token(String),
+}
+
 pub(crate) struct Cursor {
-    page_size: u32,
-    retry: RetryPolicy,
-    token: Option<String>,
-    at_end: bool,
+    /// Limit and selectors.
+    pub(crate) params: ListParams,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) place: Place,
+    /// No page came since the list started.
+    at_start: bool,
     failed_in_a_row: u32,
     resumed_in_a_row: u32,
     lists: Lists,
 }
 
-/// What to do after a list that failed.
+/// What follows from a list that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// The same again, after a while.
+pub enum Recovery {
+    /// The same again, after this time.
     Retry(Duration),
     /// Go on at once, with the token that the server handed back.
     Resume,
-    /// Begin anew, at once.
+    /// Start over, at once: the place in the list is lost.
     Restart,
-    /// It will not work.
+    /// Repeating it does not help, or was tried often enough.
     GiveUp,
 }
 
 impl Cursor {
-    pub(crate) fn new(page_size: u32, retry: RetryPolicy) -> Self {
+    /// At the start of a list. Ten tries, half a minute in all: a walk may take an hour, and one page that cannot be read
+    /// ends it.
+    pub(crate) fn new() -> Self {
         Self {
-            page_size,
-            retry,
-            token: None,
-            at_end: false,
+            params: ListParams::default(),
+            retry: RetryPolicy {
+                attempts: 10,
+                base: Duration::from_millis(200),
+                ..RetryPolicy::default()
+            },
+            place: Place::Start,
+            at_start: true,
             failed_in_a_row: 0,
             resumed_in_a_row: 0,
             lists: Lists::default(),
@@ -69,22 +93,30 @@ impl Cursor {
 
     /// The list to ask for next; `None`: all pages are there.
     ///
-    /// Without a resourceVersion, which makes the first page consistent; `0` would ignore the limit and may be behind
-    /// (PITFALLS A8).
+    /// As a rule without a resourceVersion, which makes the first page consistent; `0` would ignore the limit and may be
+    /// behind (PITFALLS A8).
     pub(crate) fn next(&self) -> Option<ListParams> {
-        (!self.at_end).then(|| ListParams {
-            limit: Some(self.page_size),
-            continue_token: self.token.clone(),
-            ..ListParams::default()
-        })
+        if self.lists.complete {
+            return None;
+        }
+        let mut params = self.params.clone();
+        match &self.place {
+            Place::Start => {}
+            Place::Exactly(version) => {
+                params.resource_version = Some(version.clone());
+                params.version_match = Some(VersionMatch::Exact);
+            }
+            Place::Token(token) => params.continue_token = Some(token.clone()),
+        }
+        Some(params)
     }
 
     pub(crate) fn lists(&self) -> Lists {
         self.lists
     }
 
-    /// A page came.
-    pub(crate) fn on_page(&mut self, list: ListMeta, items: usize) {
+    /// A page came; returns whether it is the first since the list started.
+    pub(crate) fn on_page(&mut self, list: ListMeta, items: usize) -> bool {
         self.failed_in_a_row = 0;
         self.resumed_in_a_row = 0;
         let version = list.resource_version.and_then(|version| version.parse().ok());
@@ -102,43 +134,48 @@ impl Cursor {
         lists.requests += 1;
         lists.pages += 1;
         lists.listed += items as u64;
-        self.token = list.continue_.filter(|token| !token.is_empty());
-        self.at_end = self.token.is_none();
+        match list.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => self.place = Place::Token(token),
+            None => lists.complete = true,
+        }
         let remaining = list
             .remaining_item_count
             .and_then(|remaining| u64::try_from(remaining).ok());
         lists.total = match remaining {
-            _ if self.at_end => Some(lists.listed),
+            _ if lists.complete => Some(lists.listed),
             Some(remaining) => Some(lists.listed + remaining),
-            // More to come, and nobody says how much: the last estimate, as long as it can be true.
+            // More to come, and the server does not say how much: the last estimate, as long as it can be true.
             None => lists.total.filter(|total| *total > lists.listed),
         };
+        mem::replace(&mut self.at_start, false)
     }
 
     /// The list failed; `fresh` is the token that came with the failure.
-    pub(crate) fn on_error(&mut self, class: ErrorClass, fresh: Option<String>) -> Next {
+    pub(crate) fn on_error(&mut self, class: ErrorClass, fresh: Option<String>) -> Recovery {
         self.lists.requests += 1;
         if class != ErrorClass::Expired {
             self.failed_in_a_row += 1;
             let delay = self.retry.after(self.failed_in_a_row, class);
-            return delay.map_or(Next::GiveUp, Next::Retry);
+            return delay.map_or(Recovery::GiveUp, Recovery::Retry);
         }
         // PITFALLS A8: the place in the list is kept, its moment is not.
         if let Some(fresh) = fresh.filter(|token| !token.is_empty())
-            && self.resumed_in_a_row < RESUMES_IN_A_ROW
+            && self.resumed_in_a_row < MAX_RESUMES_IN_A_ROW
         {
             self.resumed_in_a_row += 1;
             self.lists.resumed += 1;
-            self.token = Some(fresh);
-            return Next::Resume;
+            self.place = Place::Token(fresh);
+            return Recovery::Resume;
         }
-        if self.token.take().is_some() && self.lists.restarts < RESTARTS {
+        let lost = mem::replace(&mut self.place, Place::Start);
+        self.at_start = true;
+        if lost != Place::Start && self.lists.restarts < MAX_RESTARTS {
             self.resumed_in_a_row = 0;
             self.lists.restarts += 1;
             self.lists.total = None;
-            return Next::Restart;
+            return Recovery::Restart;
         }
-        Next::GiveUp
+        Recovery::GiveUp
     }
 }
 
@@ -147,7 +184,11 @@ mod tests {
     use super::*;
 
     fn cursor() -> Cursor {
-        Cursor::new(500, RetryPolicy::default())
+        Cursor {
+            params: ListParams::default().limit(500),
+            retry: RetryPolicy::default(),
+            ..Cursor::new()
+        }
     }
 
     fn list(version: &str, token: &str, remaining: Option<i64>) -> ListMeta {
@@ -168,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_ever_names_a_resource_version() {
+    fn no_request_of_a_plain_list_names_a_resource_version() {
         let mut cursor = cursor();
         for _ in 0..3 {
             let params = cursor.next().expect("a page");
@@ -221,7 +262,7 @@ mod tests {
         let mut cursor = cursor();
         cursor.on_page(list("7", "old", None), 1);
         let next = cursor.on_error(ErrorClass::Expired, Some("fresh".to_owned()));
-        assert_eq!(next, Next::Resume);
+        assert_eq!(next, Recovery::Resume);
         assert_eq!(token(&cursor).as_deref(), Some("fresh"));
         cursor.on_page(list("9", "", None), 1);
         let lists = cursor.lists();
@@ -230,11 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_the_sweep_begins_anew_so_often_and_no_more() {
+    fn without_a_token_the_list_starts_over_a_limited_number_of_times() {
         let mut cursor = cursor();
         for restart in 1..=3 {
             cursor.on_page(list("7", "old", Some(10)), 5);
-            assert_eq!(cursor.on_error(ErrorClass::Expired, None), Next::Restart);
+            assert_eq!(cursor.on_error(ErrorClass::Expired, None), Recovery::Restart);
             assert_eq!(token(&cursor), None);
             assert_eq!(cursor.lists().restarts, restart);
         }
@@ -244,14 +285,14 @@ mod tests {
             Some(30),
             "those seen twice are counted twice"
         );
-        assert_eq!(cursor.on_error(ErrorClass::Expired, None), Next::GiveUp);
+        assert_eq!(cursor.on_error(ErrorClass::Expired, None), Recovery::GiveUp);
     }
 
     #[test]
     fn tokens_that_are_never_taken_do_not_go_on_for_ever() {
         let mut cursor = cursor();
         let mut steps = 0;
-        while cursor.on_error(ErrorClass::Expired, Some("fresh".to_owned())) != Next::GiveUp {
+        while cursor.on_error(ErrorClass::Expired, Some("fresh".to_owned())) != Recovery::GiveUp {
             steps += 1;
             assert!(steps < 100);
         }
@@ -261,24 +302,68 @@ mod tests {
 
     #[test]
     fn a_first_page_that_expires_is_an_error() {
-        assert_eq!(cursor().on_error(ErrorClass::Expired, None), Next::GiveUp);
+        assert_eq!(cursor().on_error(ErrorClass::Expired, None), Recovery::GiveUp);
     }
 
     #[test]
-    fn retries_are_bounded_and_counted_anew_after_a_page() {
+    fn retries_are_bounded_and_each_page_has_its_own() {
         let mut cursor = cursor();
         for _ in 0..2 {
             for _ in 0..3 {
                 let next = cursor.on_error(ErrorClass::Transient(None), None);
-                assert!(matches!(next, Next::Retry(_)), "{next:?}");
+                assert!(matches!(next, Recovery::Retry(_)), "{next:?}");
             }
             cursor.on_page(list("7", "a", None), 1);
         }
         for _ in 0..3 {
             cursor.on_error(ErrorClass::Throttled(None), None);
         }
-        assert_eq!(cursor.on_error(ErrorClass::Throttled(None), None), Next::GiveUp);
-        assert_eq!(cursor.on_error(ErrorClass::Denied, None), Next::GiveUp);
+        assert_eq!(
+            cursor.on_error(ErrorClass::Throttled(None), None),
+            Recovery::GiveUp
+        );
+        assert_eq!(cursor.on_error(ErrorClass::Denied, None), Recovery::GiveUp);
         assert_eq!(cursor.lists().requests, 13);
+    }
+
+    #[test]
+    fn the_first_page_is_told_apart_also_after_a_restart() {
+        let mut cursor = cursor();
+        assert!(cursor.on_page(list("7", "a", None), 1));
+        assert!(!cursor.on_page(list("7", "b", None), 1));
+        assert_eq!(
+            cursor.on_error(ErrorClass::Expired, Some("fresh".to_owned())),
+            Recovery::Resume
+        );
+        assert!(!cursor.on_page(list("8", "c", None), 1), "the place was kept");
+        assert_eq!(cursor.on_error(ErrorClass::Expired, None), Recovery::Restart);
+        assert!(cursor.on_page(list("9", "", None), 1), "the place was lost");
+    }
+
+    #[test]
+    fn an_exact_moment_that_is_gone_makes_way_for_now() {
+        let mut cursor = Cursor {
+            place: Place::Exactly("7".to_owned()),
+            ..cursor()
+        };
+        let params = cursor.next().expect("a page");
+        assert_eq!(params.resource_version.as_deref(), Some("7"));
+        assert_eq!(params.version_match, Some(VersionMatch::Exact));
+        assert_eq!(cursor.on_error(ErrorClass::Expired, None), Recovery::Restart);
+        let params = cursor.next().expect("a page");
+        assert_eq!((params.resource_version, params.version_match), (None, None));
+        assert_eq!(cursor.on_error(ErrorClass::Expired, None), Recovery::GiveUp);
+    }
+
+    #[test]
+    fn selectors_are_in_every_request() {
+        let mut cursor = cursor();
+        cursor.params = cursor.params.labels("a=b").fields("metadata.name=c");
+        for _ in 0..2 {
+            let params = cursor.next().expect("a page");
+            assert_eq!(params.label_selector.as_deref(), Some("a=b"));
+            assert_eq!(params.field_selector.as_deref(), Some("metadata.name=c"));
+            cursor.on_page(list("7", "t", None), 1);
+        }
     }
 }

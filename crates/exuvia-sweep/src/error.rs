@@ -2,13 +2,13 @@
 
 use exuvia_write::ErrorClass;
 
-use crate::Report;
+use crate::SweepReport;
 
 /// Why a sweep did not get to the end. What it did until then is in the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A page could not be had, after as many tries as the policy allows. Also when tokens expired again and again.
+    /// A page could not be read, after as many tries as the policy allows. Also when tokens expired again and again.
     #[error("cannot list {resource}: {}", exuvia_write::brief(.source))]
     List {
         /// Plural and group: `widgets.example.dev`.
@@ -19,7 +19,7 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
         /// What was done until then.
-        report: Box<Report>,
+        report: Box<SweepReport>,
     },
     /// [`Control::cancel`](crate::Control::cancel) was called.
     #[error("the sweep of {resource} was cancelled")]
@@ -27,13 +27,13 @@ pub enum Error {
         /// Plural and group: `widgets.example.dev`.
         resource: String,
         /// What was done until then.
-        report: Box<Report>,
+        report: Box<SweepReport>,
     },
 }
 
 impl Error {
     /// What was done until then.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &SweepReport {
         match self {
             Self::List { report, .. } | Self::Cancelled { report, .. } => report,
         }

@@ -1,8 +1,8 @@
 //! Walks every object of a resource in bounded memory, with as many workers as the server can take.
 //!
-//! The crate lists and schedules; what is done with an object is up to its caller: see [`Sweep`]. A page is metadata only
-//! and always consistent, never `resourceVersion=0`. Progress is a [`watch`](tokio::sync::watch) channel that a progress
-//! bar, a status and metrics can read at the same time:
+//! [`Pages`] is the pager: it lists, and everything that lists in pages uses it. [`Sweep`] gives each object of those pages
+//! to a worker of its caller, metadata or whole. Lists are always consistent, never `resourceVersion=0`. Progress is a
+//! [`watch`](tokio::sync::watch) channel that a progress bar, a status and metrics can read at the same time:
 //!
 //! ```no_run
 //! use exuvia_sweep::{Control, Sweep, Verdict};
@@ -19,7 +19,7 @@
 //! });
 //! let report = sweep.run(async |object| {
 //!     println!("{:?}", object.metadata.name);
-//!     Verdict::current()
+//!     Verdict::unchanged()
 //! });
 //! assert!(report.await?.tally.is_clean());
 //! # Ok(())
@@ -30,9 +30,10 @@ mod control;
 mod cursor;
 mod drive;
 mod error;
+mod identity;
 mod limit;
 mod list;
-mod pace;
+mod pages;
 mod progress;
 mod report;
 mod state;
@@ -42,9 +43,13 @@ mod verdict;
 mod version;
 
 pub use control::Control;
+pub use cursor::Recovery;
 pub use error::Error;
+pub use identity::Identity;
+pub use list::Item;
+pub use pages::{ListError, Page, Pages};
 pub use progress::Progress;
-pub use report::Report;
+pub use report::SweepReport;
 pub use sweep::{Count, Sweep};
 pub use tally::{Failure, Failures, Tally};
 pub use verdict::{Outcome, Pressure, Verdict};

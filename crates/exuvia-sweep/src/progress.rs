@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 pub struct Progress {
     /// What came of the objects so far.
     pub tally: Tally,
-    /// How many objects there are, revised with each page: an estimate until the last one; `None` while nobody can say.
+    /// How many objects there are, revised with each page: an estimate until the last one; `None` while it is not known.
     pub total: Option<u64>,
     /// Objects per second, over the last ten seconds.
     pub rate: f64,
@@ -28,7 +28,7 @@ pub struct Progress {
     pub in_flight: usize,
     /// Whether it is paused.
     pub paused: bool,
-    /// How often it had to begin anew. Objects may then be counted twice, in the total as well.
+    /// How often it had to start over. Objects may then be counted twice, in the total as well.
     pub restarts: u32,
     /// The resourceVersion of the first list, from the first page on.
     pub first_list: Option<ResourceVersion>,

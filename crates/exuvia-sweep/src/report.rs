@@ -9,7 +9,7 @@ use crate::{Failures, ResourceVersion, Tally};
 /// What a sweep saw and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct SweepReport {
     /// What came of the objects.
     pub tally: Tally,
     /// What went wrong.
@@ -20,19 +20,19 @@ pub struct Report {
     /// The smallest resourceVersion of all lists: no object was looked at as of before it. `None` if one list had none
     /// that can be compared.
     pub smallest_list: Option<ResourceVersion>,
-    /// Requests for pages, those that failed included. What the worker asked for is its own to count.
+    /// Requests for pages, failed ones included. The worker's own requests are not counted.
     pub list_requests: u64,
     /// Pages that came.
     pub pages: u64,
     /// How often a continue token had expired and the server handed back another (PITFALLS A8). Nothing is seen twice by
     /// that, and nothing that was there all the time is missed.
     pub resumed: u32,
-    /// How often a token had expired and there was no other, so that the sweep began anew. Objects of before were then
+    /// How often a token had expired and there was no other, so that the sweep started over. Objects of before were then
     /// seen, and counted, twice.
     pub restarts: u32,
     /// The most objects that were in work at once.
     pub peak_concurrency: usize,
-    /// How many might have been in the end.
+    /// How many were allowed in the end.
     pub last_concurrency: usize,
     /// How long it took, pauses included.
     pub elapsed: Duration,

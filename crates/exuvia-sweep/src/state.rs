@@ -1,57 +1,53 @@
-//! Where a sweep stands: what waits, what is counted, and what may happen next. No IO; who asks says what time it is.
+//! The state of a sweep: what waits, what is counted, and what may happen next. No IO; the caller says what time it is.
 
 use std::{collections::VecDeque, mem, num::NonZeroU32, time::Duration};
 
-use exuvia_write::RetryPolicy;
-use kube::{api::ListParams, core::PartialObjectMeta};
-use serde_json::value::RawValue;
+use exuvia_write::{Pace, redacted};
+use kube::Resource;
 use tokio::time::Instant;
 
 use crate::{
-    Error, Failures, Outcome, Pressure, Progress, Report, Tally, Verdict,
-    control::{self, Mode, Press},
-    cursor::{Cursor, Next},
+    Error, Failures, Identity, Item, ListError, Outcome, Page, Pressure, Progress, Recovery, SweepReport,
+    Tally, Verdict,
+    control::{Mode, Orders, Press},
+    cursor::Lists,
     limit::Limiter,
-    list::{self, ListFailure, Page},
-    pace::Pace,
     progress::{Meter, eta},
-    tally::Named,
 };
 
+/// A timer is a millisecond late as a rule: that much may be made up for.
+const TIMER_SLACK: Duration = Duration::from_millis(10);
+
 /// Progress is told at most so often, and so often at least while something is in work, so that a rate that falls shows.
-const TELL_AFTER: Duration = Duration::from_millis(100);
-const TELL_ANYWAY: Duration = Duration::from_secs(1);
+const TELL_AT_MOST_EVERY: Duration = Duration::from_millis(100);
+const TELL_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Plural and group.
     pub(crate) resource: String,
-    pub(crate) page_size: u32,
     pub(crate) max_concurrency: usize,
     pub(crate) qps: Option<NonZeroU32>,
-    pub(crate) retry: RetryPolicy,
 }
 
 /// An object that was worked on.
 pub(crate) struct Done {
-    pub(crate) object: Named,
+    pub(crate) object: Identity,
     pub(crate) verdict: Verdict,
     pub(crate) took: Duration,
 }
 
-pub(crate) struct State<'a> {
+pub(crate) struct SweepState<'a> {
     settings: &'a Settings,
     mode: Mode,
-    /// The number of the last pressure from outside that was heeded.
-    heeded: u64,
-    cursor: Cursor,
-    /// When the next page may be asked for.
-    list_not_before: Option<Instant>,
+    /// The number of the last pressure from outside that was acted on.
+    last_pressure: u64,
+    lists: Lists,
     /// The rest of the page that is being worked on.
-    queue: VecDeque<Box<RawValue>>,
+    queue: VecDeque<Item>,
     /// The page after it. There is never a third one.
-    ahead: Option<VecDeque<Box<RawValue>>>,
-    failure: Option<ListFailure>,
+    ahead: Option<VecDeque<Item>>,
+    failure: Option<ListError>,
     limiter: Limiter,
     pace: Option<Pace>,
     tally: Tally,
@@ -63,19 +59,18 @@ pub(crate) struct State<'a> {
     anything_new: bool,
 }
 
-impl<'a> State<'a> {
-    pub(crate) fn new(settings: &'a Settings, orders: control::State, now: Instant) -> Self {
+impl<'a> SweepState<'a> {
+    pub(crate) fn new(settings: &'a Settings, orders: Orders, now: Instant) -> Self {
         Self {
             settings,
             mode: orders.mode,
-            heeded: orders.pressure.0,
-            cursor: Cursor::new(settings.page_size, settings.retry.clone()),
-            list_not_before: None,
+            last_pressure: orders.pressure.0,
+            lists: Lists::default(),
             queue: VecDeque::new(),
             ahead: None,
             failure: None,
             limiter: Limiter::new(settings.max_concurrency, now),
-            pace: settings.qps.map(Pace::new),
+            pace: settings.qps.map(|qps| Pace::new(qps, TIMER_SLACK)),
             tally: Tally::default(),
             failures: Failures::default(),
             peak: 0,
@@ -90,17 +85,17 @@ impl<'a> State<'a> {
         self.mode
     }
 
-    /// Takes orders.
-    pub(crate) fn heed(&mut self, orders: control::State, now: Instant) {
+    /// Does what the handle says.
+    pub(crate) fn take_orders(&mut self, orders: Orders, now: Instant) {
         if self.mode != orders.mode {
             self.mode = orders.mode;
             self.meter.reset();
             self.anything_new = true;
         }
         if let (number, Some(press)) = orders.pressure
-            && number != self.heeded
+            && number != self.last_pressure
         {
-            self.heeded = number;
+            self.last_pressure = number;
             self.give_way(press, now);
         }
     }
@@ -119,25 +114,30 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The next object to begin now that so many are in work, if one may.
-    pub(crate) fn begin(&mut self, in_flight: usize, now: Instant) -> Option<(PartialObjectMeta, Named)> {
+    /// The next object to start now that `in_flight` are in work, if one may.
+    pub(crate) fn begin<T: Resource>(
+        &mut self,
+        read: fn(&Item) -> Result<T, serde_json::Error>,
+        in_flight: usize,
+        now: Instant,
+    ) -> Option<(T, Identity)> {
         if !self.has_room(in_flight) || self.not_before(now).is_some() {
             return None;
         }
         while let Some(item) = self.pop() {
-            match list::read(&item) {
-                Ok(begun) => {
+            match read(&item) {
+                Ok(object) => {
                     if let Some(pace) = &mut self.pace {
                         pace.take(now);
                     }
                     self.peak = self.peak.max(in_flight + 1);
-                    self.anything_new = true;
-                    return Some(begun);
+                    let identity = Identity::from(object.meta());
+                    return Some((object, identity));
                 }
-                Err((object, error)) => {
-                    // Not the error's own words, which quote what was found (PITFALLS B27).
-                    let message = format!("its metadata cannot be read (column {})", error.column());
-                    self.note(object, Verdict::failed("unreadable", message));
+                Err(error) => {
+                    // What serde says quotes the value (PITFALLS B27).
+                    let message = redacted!("it does not fit its type (column {})", error.column());
+                    self.note(item.identity(), Verdict::failed("unreadable", message));
                 }
             }
         }
@@ -154,45 +154,32 @@ impl<'a> State<'a> {
         self.limiter.not_before(now).max(pace)
     }
 
-    fn pop(&mut self) -> Option<Box<RawValue>> {
+    fn pop(&mut self) -> Option<Item> {
         if self.queue.is_empty() {
             self.queue = self.ahead.take()?;
         }
         self.queue.pop_front()
     }
 
-    /// The list to ask for next, and not before when.
-    pub(crate) fn wants_page(&self) -> Option<(ListParams, Option<Instant>)> {
-        let wants = self.mode == Mode::Running && self.failure.is_none() && self.ahead.is_none();
-        let params = wants.then(|| self.cursor.next()).flatten()?;
-        Some((params, self.list_not_before))
+    /// Whether the next page may be asked for.
+    pub(crate) fn wants_page(&self) -> bool {
+        self.mode == Mode::Running && self.failure.is_none() && self.ahead.is_none() && !self.lists.complete
     }
 
-    pub(crate) fn on_list(&mut self, answer: Result<Page, ListFailure>, now: Instant) {
+    /// A page came, or did not; `lists` is what the pager knows by now.
+    pub(crate) fn on_list(&mut self, lists: Lists, answer: Result<Option<Page>, ListError>, now: Instant) {
         self.anything_new = true;
-        self.list_not_before = None;
-        let mut failure = match answer {
-            Ok(page) => {
-                let items = VecDeque::from(page.items.unwrap_or_default());
-                self.cursor.on_page(page.list, items.len());
-                self.ahead = Some(items);
-                return;
+        self.lists = lists;
+        match answer {
+            Ok(page) => self.ahead = page.map(|page| page.items.into()),
+            Err(error) => {
+                if let Some(pressure) = Pressure::of(error.class) {
+                    self.give_way(Press::of(pressure, Duration::ZERO, now), now);
+                }
+                if error.recovery == Recovery::GiveUp {
+                    self.failure = Some(error);
+                }
             }
-            Err(failure) => failure,
-        };
-        if let Some(pressure) = Pressure::of(failure.class) {
-            self.give_way(Press::of(pressure, Duration::ZERO, now), now);
-        }
-        let next = self.cursor.on_error(failure.class, failure.fresh.take());
-        let resource = &self.settings.resource;
-        match next {
-            Next::Retry(delay) => {
-                tracing::debug!(resource, class = %failure.class, ?delay, "a list failed and is tried again");
-                self.list_not_before = Some(now + delay);
-            }
-            Next::Resume => tracing::debug!(resource, "a continue token expired; going on with another"),
-            Next::Restart => tracing::warn!(resource, "a continue token expired; beginning anew"),
-            Next::GiveUp => self.failure = Some(failure),
         }
     }
 
@@ -216,15 +203,15 @@ impl<'a> State<'a> {
         self.note(object, verdict);
     }
 
-    fn note(&mut self, object: Named, verdict: Verdict) {
+    fn note(&mut self, object: Identity, verdict: Verdict) {
         self.anything_new = true;
         self.tally.add(verdict.outcome);
         self.failures.note(object, verdict);
     }
 
-    /// Whether nothing more will begin: all was seen, or there is no going on.
+    /// Whether no further object will start: all were seen, or the sweep failed or was cancelled.
     pub(crate) fn is_over(&self) -> bool {
-        let all_seen = self.queue.is_empty() && self.ahead.is_none() && self.cursor.next().is_none();
+        let all_seen = self.queue.is_empty() && self.ahead.is_none() && self.lists.complete;
         all_seen || self.failure.is_some() || self.mode == Mode::Cancelled
     }
 
@@ -233,32 +220,32 @@ impl<'a> State<'a> {
         let waiting = self.has_room(in_flight) && !(self.queue.is_empty() && self.ahead.is_none());
         let begin = self.not_before(now).filter(|_| waiting);
         let tell = if self.anything_new {
-            Some(self.told + TELL_AFTER)
+            Some(self.told + TELL_AT_MOST_EVERY)
         } else {
-            (in_flight > 0).then(|| self.told + TELL_ANYWAY)
+            (in_flight > 0).then(|| self.told + TELL_AT_LEAST_EVERY)
         };
         begin.into_iter().chain(tell).min()
     }
 
-    /// Progress, if it is time to tell.
-    pub(crate) fn news(&mut self, in_flight: usize, now: Instant) -> Option<Progress> {
+    /// Progress, if it is time to publish it.
+    pub(crate) fn progress_if_due(&mut self, in_flight: usize, now: Instant) -> Option<Progress> {
         let after = if self.anything_new {
-            TELL_AFTER
+            TELL_AT_MOST_EVERY
         } else {
-            TELL_ANYWAY
+            TELL_AT_LEAST_EVERY
         };
         (now - self.told >= after).then(|| self.tell(in_flight, now))
     }
 
-    /// Progress in the end.
-    pub(crate) fn last_news(&mut self, now: Instant) -> Progress {
+    /// Progress at the end.
+    pub(crate) fn final_progress(&mut self, now: Instant) -> Progress {
         self.tell(0, now)
     }
 
     fn tell(&mut self, in_flight: usize, now: Instant) -> Progress {
         self.told = now;
         self.anything_new = false;
-        let lists = self.cursor.lists();
+        let lists = self.lists;
         let done = self.tally.done();
         let rate = self.meter.rate(done, now);
         Progress {
@@ -274,10 +261,10 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What came of it all.
-    pub(crate) fn end(mut self, now: Instant) -> Result<Report, Error> {
-        let lists = self.cursor.lists();
-        let report = Report {
+    /// The result.
+    pub(crate) fn end(mut self, now: Instant) -> Result<SweepReport, Error> {
+        let lists = self.lists;
+        let report = SweepReport {
             tally: self.tally,
             failures: mem::take(&mut self.failures),
             first_list: lists.first,
@@ -296,10 +283,10 @@ impl<'a> State<'a> {
                 resource,
                 report: Box::new(report),
             }),
-            Some(ListFailure { class, error, .. }) => Err(Error::List {
+            Some(ListError { class, source, .. }) => Err(Error::List {
                 resource,
                 class,
-                source: Box::new(error),
+                source,
                 report: Box::new(report),
             }),
             None => Ok(report),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use exuvia_write::Redacted;
+use serde::Serialize;
 
-use crate::{Outcome, Verdict};
+use crate::{Identity, Outcome, Verdict};
 
 /// How many failures are kept by name: enough to see a pattern, little enough for a status.
 const KEPT: usize = 100;
@@ -12,30 +13,30 @@ const KEPT: usize = 100;
 /// How much of a message is kept: with more than 1 KiB in it an Event is refused whole (PITFALLS B11).
 const MESSAGE_BYTES: usize = 1024;
 
-/// How many objects came to what.
+/// How many objects had which outcome.
 ///
 /// ```
 /// use exuvia_sweep::{Outcome, Tally};
 ///
 /// let mut tally = Tally::default();
-/// tally.add(Outcome::Rewritten);
+/// tally.add(Outcome::Changed);
 /// tally.add(Outcome::Conflict);
 /// assert_eq!(tally.done(), 2);
 /// assert!(!tally.is_clean());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Stored anew.
-    pub rewritten: u64,
-    /// Asked for, nothing to do.
-    pub current: u64,
-    /// No more.
+    /// Something was stored.
+    pub changed: u64,
+    /// The server was asked, and there was nothing to change.
+    pub unchanged: u64,
+    /// They do not exist any more.
     pub gone: u64,
-    /// Somebody else was faster: not done.
+    /// Another writer was faster: not done.
     pub conflict: u64,
-    /// Could not be done.
+    /// They failed.
     pub failed: u64,
-    /// Nothing had to be asked.
+    /// There was no need to ask the server.
     pub skipped: u64,
 }
 
@@ -45,14 +46,14 @@ impl Tally {
         *self.slot(outcome) += 1;
     }
 
-    /// The count of one outcome, for those who go through all of them.
+    /// The count of one outcome, for callers that go through all of them.
     pub fn of(mut self, outcome: Outcome) -> u64 {
         *self.slot(outcome)
     }
 
-    /// All objects that were seen to the end, whatever came of them.
+    /// All objects that are finished, whatever the outcome.
     pub fn done(&self) -> u64 {
-        self.rewritten + self.current + self.gone + self.conflict + self.failed + self.skipped
+        self.changed + self.unchanged + self.gone + self.conflict + self.failed + self.skipped
     }
 
     /// Whether there was neither a failure nor a conflict.
@@ -62,8 +63,8 @@ impl Tally {
 
     fn slot(&mut self, outcome: Outcome) -> &mut u64 {
         match outcome {
-            Outcome::Rewritten => &mut self.rewritten,
-            Outcome::Current => &mut self.current,
+            Outcome::Changed => &mut self.changed,
+            Outcome::Unchanged => &mut self.unchanged,
             Outcome::Gone => &mut self.gone,
             Outcome::Conflict => &mut self.conflict,
             Outcome::Failed => &mut self.failed,
@@ -85,7 +86,7 @@ pub struct Failure {
     /// What kind of failure, from a bounded set.
     pub class: &'static str,
     /// What the worker said of it, 1 KiB at most.
-    pub message: String,
+    pub message: Redacted,
 }
 
 impl Failure {
@@ -115,37 +116,23 @@ impl Failures {
     }
 
     /// Takes note of a verdict on an object, if it is a failure or a conflict.
-    pub(crate) fn note(&mut self, object: Named, verdict: Verdict) {
+    pub(crate) fn note(&mut self, object: Identity, verdict: Verdict) {
         if !matches!(verdict.outcome, Outcome::Failed | Outcome::Conflict) {
             return;
         }
-        let (class, mut message) = verdict.cause.unwrap_or_default();
+        let (class, message) = verdict.cause.unwrap_or_default();
         *self.by_class.entry(class).or_default() += 1;
         if self.first.len() >= KEPT {
             return;
         }
-        let mut end = message.len().min(MESSAGE_BYTES);
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        message.truncate(end);
-        message.shrink_to_fit();
         self.first.push(Failure {
             namespace: object.namespace,
             name: object.name,
             outcome: verdict.outcome,
             class,
-            message,
+            message: message.cut(MESSAGE_BYTES),
         });
     }
-}
-
-/// Which object: all that is left of it while it is in work.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Named {
-    pub(crate) namespace: Option<String>,
-    #[serde(default)]
-    pub(crate) name: String,
 }
 
 #[cfg(test)]
@@ -153,18 +140,18 @@ mod tests {
     use super::*;
 
     const ALL: [Outcome; 6] = [
-        Outcome::Rewritten,
-        Outcome::Current,
+        Outcome::Changed,
+        Outcome::Unchanged,
         Outcome::Gone,
         Outcome::Conflict,
         Outcome::Failed,
         Outcome::Skipped,
     ];
 
-    fn named(name: &str) -> Named {
-        Named {
-            namespace: None,
+    fn named(name: &str) -> Identity {
+        Identity {
             name: name.to_owned(),
+            ..Identity::default()
         }
     }
 
@@ -186,7 +173,7 @@ mod tests {
     fn a_conflict_is_named_like_a_failure() {
         let mut failures = Failures::default();
         failures.note(named("a"), Verdict::conflict("three times"));
-        failures.note(named("b"), Verdict::rewritten());
+        failures.note(named("b"), Verdict::changed());
         assert_eq!(failures.count(), 1);
         assert_eq!(
             (failures.first[0].name.as_str(), failures.first[0].class),
@@ -213,7 +200,7 @@ mod tests {
         let mut failures = Failures::default();
         failures.note(
             named("a"),
-            Verdict::failed("fatal", format!("x{}", "é".repeat(4000))),
+            Verdict::failed("fatal", Redacted::ours(format!("x{}", "é".repeat(4000)))),
         );
         let kept = &failures.first[0].message;
         assert_eq!(kept.len(), 1023, "the 1024th byte is half a character");

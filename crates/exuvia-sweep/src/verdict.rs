@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use exuvia_write::ErrorClass;
+use exuvia_write::{ErrorClass, Redacted};
 use serde::Serialize;
 
 /// What became of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// The server stored it anew.
-    Rewritten,
-    /// It was asked for, and there was nothing to do.
-    Current,
-    /// It is no more.
+    /// Something was stored.
+    Changed,
+    /// The server was asked, and there was nothing to change.
+    Unchanged,
+    /// The object does not exist any more.
     Gone,
-    /// Somebody else was faster, again and again. Never to be taken for done (PITFALLS A12).
+    /// Another writer was faster, again and again. It is not done (PITFALLS A12).
     Conflict,
-    /// It could not be done.
+    /// It failed.
     Failed,
-    /// Nothing had to be asked.
+    /// There was no need to ask the server.
     Skipped,
 }
 
@@ -27,8 +27,8 @@ impl Outcome {
     /// A bounded name for metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Rewritten => "rewritten",
-            Self::Current => "current",
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
             Self::Gone => "gone",
             Self::Conflict => "conflict",
             Self::Failed => "failed",
@@ -54,39 +54,39 @@ impl Outcome {
 pub struct Verdict {
     pub(crate) outcome: Outcome,
     /// Class and message, where there is something to tell.
-    pub(crate) cause: Option<(&'static str, String)>,
+    pub(crate) cause: Option<(&'static str, Redacted)>,
     pub(crate) pressure: Option<Pressure>,
 }
 
 impl Verdict {
-    /// The server stored it anew.
-    pub fn rewritten() -> Self {
-        Self::plain(Outcome::Rewritten)
+    /// Something was stored.
+    pub fn changed() -> Self {
+        Self::plain(Outcome::Changed)
     }
 
-    /// It was asked for, and there was nothing to do.
-    pub fn current() -> Self {
-        Self::plain(Outcome::Current)
+    /// The server was asked, and there was nothing to change.
+    pub fn unchanged() -> Self {
+        Self::plain(Outcome::Unchanged)
     }
 
-    /// It is no more.
+    /// The object does not exist any more.
     pub fn gone() -> Self {
         Self::plain(Outcome::Gone)
     }
 
-    /// Nothing had to be asked. Does not count against the rate limit, and tells nothing about the server's speed.
+    /// There was no need to ask the server. Does not count against the rate limit, and tells nothing about the server's speed.
     pub fn skipped() -> Self {
         Self::plain(Outcome::Skipped)
     }
 
-    /// Somebody else was faster, more often than the retries allow. Reported by name like a failure, of class `conflict`.
-    pub fn conflict(message: impl Into<String>) -> Self {
+    /// Another writer was faster, more often than the retries allow. Reported by name like a failure, of class `conflict`.
+    pub fn conflict(message: impl Into<Redacted>) -> Self {
         Self::because(Outcome::Conflict, ErrorClass::Conflict.as_str(), message)
     }
 
-    /// It could not be done. `class` is a name from a bounded set, such as [`ErrorClass::as_str`] gives; the message goes
-    /// into the report as it is (cut at 1 KiB), so anything secret must be out of it (PITFALLS B27).
-    pub fn failed(class: &'static str, message: impl Into<String>) -> Self {
+    /// It failed. `class` is a name from a bounded set, such as [`ErrorClass::as_str`] gives; the message goes
+    /// into the report (cut at 1 KiB), so its type holds no values of objects (PITFALLS B27).
+    pub fn failed(class: &'static str, message: impl Into<Redacted>) -> Self {
         Self::because(Outcome::Failed, class, message)
     }
 
@@ -109,7 +109,7 @@ impl Verdict {
         }
     }
 
-    fn because(outcome: Outcome, class: &'static str, message: impl Into<String>) -> Self {
+    fn because(outcome: Outcome, class: &'static str, message: impl Into<Redacted>) -> Self {
         Self {
             cause: Some((class, message.into())),
             ..Self::plain(outcome)
@@ -129,8 +129,8 @@ pub enum Pressure {
 impl Pressure {
     /// The pressure that an error tells of, if it does.
     ///
-    /// A webhook that is down is none, nor is a storage that is being set up (PITFALLS A24): going slower would not
-    /// bring them back.
+    /// A webhook that is down and a storage that is being set up (PITFALLS A24) do not count: going slower would not bring
+    /// them back.
     ///
     /// ```
     /// use std::time::Duration;

@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceVersion(u64);
 
-/// The text is no resourceVersion that can be compared.
+/// The text is not a resourceVersion that can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a resourceVersion that can be compared")]
+#[error("invalid resourceVersion {0:?}: expected a number above 0, as the API server writes it")]
 pub struct InvalidResourceVersion(String);
 
 impl ResourceVersion {

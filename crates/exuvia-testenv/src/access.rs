@@ -13,7 +13,7 @@ use crate::certs::Pair;
 /// Who a client says it is.
 #[derive(Clone)]
 pub enum Credential {
-    /// Nobody: for a proxy that adds a credential of its own.
+    /// Nobody: for a proxy that adds its own credential.
     None,
     /// A client certificate.
     Certificate(Pair),

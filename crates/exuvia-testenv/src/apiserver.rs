@@ -13,7 +13,7 @@ use crate::process::{CommandLine, Process};
 pub struct ApiServer {
     process: Process,
     admin: Access,
-    /// Readiness is asked with a connection of its own.
+    /// Readiness is asked over a separate connection.
     client: HttpClient,
 }
 

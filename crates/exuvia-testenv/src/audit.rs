@@ -101,7 +101,7 @@ impl AuditEvent {
 /// The audit log of all API servers of one control plane.
 #[derive(Debug)]
 pub struct AuditLog {
-    /// Each server writes a file of its own here: they do not share one politely.
+    /// Each server writes a separate file here: two servers would overwrite each other's lines.
     pub(crate) directory: PathBuf,
 }
 

@@ -161,7 +161,7 @@ impl Builder {
             host: None,
         };
         let port = self.port.map_or_else(free_port, Ok)?;
-        // etcd needs no wait of its own: the API server waits for it, and says so if it never comes.
+        // Nothing waits for etcd here: the API server does, and reports it if etcd never comes up.
         let apiserver = match ApiServer::start(&apiserver_command, &admin, "kube-apiserver", port).await {
             Err(_) if etcd.process.exit_code().is_some() => return Err(etcd_ended(&etcd)),
             started => started?,

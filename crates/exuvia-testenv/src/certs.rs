@@ -50,7 +50,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes a new authority with a key of its own.
+    /// Makes a new authority with a new key.
     pub fn new() -> Result<Self, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("exuvia-testenv", &[])?;
@@ -112,7 +112,7 @@ impl Authority {
 }
 
 /// rcgen keeps one value per attribute type, so the second organisation (group) goes in under the attribute's
-/// bare object identifier, which encodes to the same bytes. There is no third spelling.
+/// bare object identifier, which encodes to the same bytes. No third spelling exists.
 fn subject(name: &str, groups: &[&str]) -> Result<DistinguishedName, Error> {
     const ORGANIZATION_OID: &[u64] = &[2, 5, 4, 10];
     if groups.len() > 2 {

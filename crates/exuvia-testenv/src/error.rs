@@ -32,9 +32,7 @@ pub enum Error {
     },
 
     /// Neither `EXUVIA_TESTENV_CACHE` nor a home directory is known.
-    #[error(
-        "there is no place to cache the control plane's binaries: set EXUVIA_TESTENV_CACHE to a directory"
-    )]
+    #[error("no directory to cache the control plane's binaries in: set EXUVIA_TESTENV_CACHE to a directory")]
     NoCacheDirectory,
 
     /// `EXUVIA_KUBE_VERSION` names a version that is not pinned here.
@@ -48,7 +46,7 @@ pub enum Error {
 
     /// `KUBEBUILDER_ASSETS` does not hold what it should.
     #[error(
-        "there is no {binary} in {directory}, where KUBEBUILDER_ASSETS points: \
+        "no {binary} is in {directory}, where KUBEBUILDER_ASSETS points: \
          put it there, point KUBEBUILDER_ASSETS elsewhere, or unset it"
     )]
     NotInAssets {
@@ -60,7 +58,7 @@ pub enum Error {
 
     /// Neither a binary nor Go to build it.
     #[error(
-        "{binary} {version} is neither in KUBEBUILDER_ASSETS nor in the cache ({cache}), and there is no `go` on PATH \
+        "{binary} {version} is neither in KUBEBUILDER_ASSETS nor in the cache ({cache}), and `go` is not on PATH \
          to build it: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a directory of binaries with {binary} among them"
     )]
     NoGo {
@@ -150,7 +148,7 @@ pub enum Error {
         tail: String,
     },
 
-    /// A process cannot have a host name of its own.
+    /// A process cannot be given another host name.
     #[error(
         "an API server on a host of another name needs `unshare --uts` (util-linux): run as root, or allow user namespaces"
     )]

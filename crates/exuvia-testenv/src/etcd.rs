@@ -1,4 +1,4 @@
-//! etcd: started on loopback, read through its JSON gateway, so that stored bytes can be looked at without gRPC.
+//! etcd: started on loopback, read through its JSON gateway, so that stored bytes can be read without gRPC.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -29,9 +29,11 @@ pub struct Stored {
     pub key: String,
     /// The `apiVersion` in the stored bytes; `None` if they are not JSON (a built-in type, or encrypted).
     pub api_version: Option<String>,
+    /// The revision at which it was created.
+    pub create_revision: i64,
     /// The revision of the last write, which is the object's resourceVersion.
     pub mod_revision: i64,
-    /// How often it was written since it was made, its making included: 1 for an object that nobody touched.
+    /// How often it was written, its creation included: 1 for an object that nobody has touched since.
     pub version: i64,
     /// The stored bytes.
     pub bytes: Vec<u8>,
@@ -100,7 +102,7 @@ impl Etcd {
             .header
             .revision
             .parse()
-            .map_err(|_| self.odd_answer("a revision that is no number"))
+            .map_err(|_| self.odd_answer("a revision that is not a number"))
     }
 
     /// Throws all revisions before the current one away and returns it: reading an older one fails from then on.
@@ -238,6 +240,7 @@ struct KeyValue {
     key: String,
     #[serde(default)]
     value: String,
+    create_revision: String,
     mod_revision: String,
     version: String,
 }
@@ -255,6 +258,7 @@ impl KeyValue {
             api_version: serde_json::from_slice(&bytes)
                 .ok()
                 .map(|meta: TypeMeta| meta.api_version),
+            create_revision: self.create_revision.parse().ok()?,
             mod_revision: self.mod_revision.parse().ok()?,
             version: self.version.parse().ok()?,
             bytes,

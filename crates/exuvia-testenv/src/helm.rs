@@ -10,7 +10,7 @@ use crate::assets::{Assets, Binary};
 use crate::tool;
 use crate::{Access, ControlPlane, Error};
 
-/// helm 4 with a home of its own: no repository, plugin, cache or kubeconfig of the user's is used.
+/// helm 4 with a separate home directory: it uses no repository, plugin, cache or kubeconfig of the user.
 ///
 /// What helm printed is the result of each call; if it ends with anything but 0, [`Error::ToolFailed`] holds what it
 /// said. Paths are relative to this process's directory.

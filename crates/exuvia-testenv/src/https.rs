@@ -1,4 +1,4 @@
-//! An HTTPS/1.1 server on loopback with a runtime of its own, whose handler may cut or reset its connection.
+//! An HTTPS/1.1 server on loopback with its own runtime, whose handler may cut or reset its connection.
 
 use std::{
     future::Future,

@@ -15,7 +15,7 @@ use crate::apiserver::ApiServer;
 use crate::builder::free_port;
 use crate::control_plane::ControlPlane;
 
-/// Ways to get a host name of one's own: as root, and as anybody where user namespaces are allowed.
+/// Ways to get another host name: as root, and as any user where user namespaces are allowed.
 const WAYS: [&[&str]; 2] = [&["--uts"], &["--user", "--map-root-user", "--uts"]];
 
 /// Sets the host name and becomes the program, so that the process that is signalled is the program itself. A container's
@@ -27,7 +27,7 @@ const RENAMED: &str =
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl ControlPlane {
-    /// One more API server on the same etcd, on a host called `host`: it has an identity Lease of its own, which is there
+    /// One more API server on the same etcd, on a host called `host`: it has its own identity Lease, which is there
     /// when this returns. It ends when it is dropped.
     ///
     /// Servers of one host share a Lease: [`another_apiserver`](Self::another_apiserver) adds none.

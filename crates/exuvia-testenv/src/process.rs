@@ -76,7 +76,7 @@ struct Exit {
 }
 
 impl Process {
-    /// Starts a program of the test's own, which ends with the test however that ends.
+    /// Starts any program. It ends with the test, however the test ends.
     pub fn run(
         name: &'static str,
         program: impl Into<PathBuf>,
@@ -265,7 +265,7 @@ fn signal(pid: Pid, signal: Signal, process: &'static str) -> Result<(), Error> 
     })
 }
 
-/// The state letter that Linux shows for a process; elsewhere there is none, and nothing is waited for.
+/// The state letter that Linux shows for a process; other systems show none, and there is nothing to wait for.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next() // the name before it may hold anything

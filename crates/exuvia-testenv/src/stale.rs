@@ -60,7 +60,7 @@ impl StaleServer<'_> {
         let mut codes = Vec::new();
         for stream in &mut self.queued {
             let mut answer = Vec::new();
-            // A server that ends a TLS stream without saying goodbye is no concern here.
+            // It does not matter here if a server ends a TLS stream without a close message.
             let _ = stream.read_to_end(&mut answer).await;
             let head = String::from_utf8_lossy(&answer[..answer.len().min(32)]).into_owned();
             let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());

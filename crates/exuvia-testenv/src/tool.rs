@@ -1,4 +1,5 @@
-//! Command-line tools that tests run to their end, with nothing of the user's in reach: helm (its own file), promtool.
+//! Command-line tools that tests run to their end, isolated from the user's environment: helm (see `helm.rs`), promtool,
+//! actionlint.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -8,7 +9,7 @@ use crate::Error;
 use crate::assets::{Assets, Binary};
 use crate::process::supervised;
 
-/// Runs the real `promtool`, such as `promtool(["check", "rules", "rules.yaml"])`, and hands back what it printed.
+/// Runs the real `promtool`, such as `promtool(["check", "rules", "rules.yaml"])`, and returns what it printed.
 ///
 /// Paths are relative to this process's directory. It is found or built as all binaries are: see
 /// [`assets`](crate::assets).
@@ -16,9 +17,26 @@ use crate::process::supervised;
 /// # Errors
 /// If it ends with anything but 0: [`Error::ToolFailed`] holds what it said.
 pub async fn promtool<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Result<String, Error> {
+    run_alone(Binary::Promtool, args).await
+}
+
+/// Runs the real `actionlint`, such as `actionlint([".github/workflows/ci.yml"])`, and returns what it printed.
+///
+/// It calls neither shellcheck nor pyflakes, so that the result is the same on every machine.
+///
+/// # Errors
+/// If it finds a mistake, or a file is missing: [`Error::ToolFailed`] holds what it printed.
+pub async fn actionlint<S: AsRef<OsStr>>(files: impl IntoIterator<Item = S>) -> Result<String, Error> {
+    run_alone(Binary::Actionlint, files).await
+}
+
+async fn run_alone<S: AsRef<OsStr>>(
+    binary: Binary,
+    args: impl IntoIterator<Item = S>,
+) -> Result<String, Error> {
     let home = temporary_directory()?;
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-    run(&Assets::from_env()?, Binary::Promtool, args, home.path(), &[]).await
+    run(&Assets::from_env()?, binary, args, home.path(), &[]).await
 }
 
 pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Error> {
@@ -80,9 +98,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
 
     use super::*;
+    use crate::until;
 
     #[tokio::test]
     async fn a_tool_that_nobody_waits_for_any_more_is_ended() {
@@ -99,23 +117,15 @@ mod tests {
 
         let pid: i32 = tokio::select! {
             ended = run(&assets, Binary::Helm, vec![], directory.path(), &[]) => panic!("{ended:?}"),
-            pid = async {
-                loop {
-                    match std::fs::read_to_string(&pid_file) {
-                        Ok(pid) => break pid.trim().parse().unwrap(),
-                        Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                    }
-                }
-            } => pid,
+            pid = until("it tells its process id", async || std::fs::read_to_string(&pid_file)) => {
+                pid.trim().parse().unwrap()
+            }
         };
 
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        tokio::time::timeout(Duration::from_secs(30), async {
-            while rustix::process::test_kill_process(pid).is_ok() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+        until("it has ended", async || {
+            rustix::process::test_kill_process(pid).is_err()
         })
-        .await
-        .expect("it still runs");
+        .await;
     }
 }

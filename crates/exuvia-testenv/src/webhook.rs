@@ -79,7 +79,7 @@ pub enum Break {
     CutConnection,
 }
 
-/// A running webhook server. It has a runtime of its own, and ends when dropped.
+/// A running webhook server. It has its own runtime, and ends when dropped.
 pub struct WebhookServer {
     listener: Listener,
     ca_pem: String,
@@ -281,7 +281,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         .into_iter()
         .find(|endpoint| endpoint.path() == request.uri().path())
     else {
-        let message = "there is no such webhook: use /validate, /mutate or /convert";
+        let message = "unknown webhook: use /validate, /mutate or /convert";
         return Ok(text(StatusCode::NOT_FOUND, message.to_owned()));
     };
     let body = request.into_body().collect().await.map_err(|_| Cut)?.to_bytes();

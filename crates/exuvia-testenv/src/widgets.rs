@@ -1,13 +1,15 @@
-//! A custom resource to try things on: `widgets` in a group of the caller's, served at `v1alpha1` and `v1`.
+//! A custom resource to try things on: `widgets` in a group that the caller chooses, served at `v1alpha1` and `v1`.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::Error;
+use crate::{ControlPlane, Error, until};
 
-/// The CRD `widgets.<group>` and its objects. A group of one's own keeps tests on a shared control plane apart.
+/// The CRD `widgets.<group>` and its objects. Choose a group per test: it keeps tests on a shared control plane apart.
 #[derive(Clone, Debug)]
 pub struct Widgets {
     group: String,
@@ -98,7 +100,7 @@ impl Widgets {
         for version in crd.spec.versions.iter().filter(|version| version.served) {
             let api = self.api(client, &version.name);
             let group_version = format!("{}/{}", self.group, version.name);
-            until(async || {
+            until("the new version is served", async || {
                 api.list(&kube::api::ListParams::default().limit(1)).await.is_ok()
                     && (client.list_api_group_resources(&group_version).await)
                         .is_ok_and(|list| list.resources.iter().any(|resource| resource.name == "widgets"))
@@ -106,6 +108,50 @@ impl Widgets {
             .await;
         }
         Ok(())
+    }
+
+    /// So many widgets that were created at `v1alpha1` before the storage version became `v1`.
+    pub async fn flipped(client: &Client, group: &str, count: usize) -> Result<Self, Error> {
+        let widgets = Self::in_group(group);
+        widgets.install(client, "v1alpha1").await?;
+        widgets.create(client, "v1alpha1", count).await?;
+        widgets.flip_storage(client, "v1").await?;
+        Ok(widgets)
+    }
+
+    /// Changes the CRD by a merge patch.
+    pub async fn merge_crd(&self, client: &Client, patch: Value) -> Result<(), Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let patch = Patch::Merge(patch);
+        crds.patch(&self.crd_name(), &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// The CRD's `status.storedVersions`.
+    pub async fn stored_versions(&self, client: &Client) -> Result<Vec<String>, Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let status = crds.get(&self.crd_name()).await?.status;
+        Ok(status
+            .and_then(|status| status.stored_versions)
+            .unwrap_or_default())
+    }
+
+    /// Writes `status.storedVersions`, as tools do that believe that they know.
+    pub async fn set_stored_versions(&self, client: &Client, versions: &[&str]) -> Result<(), Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let patch = Patch::Merge(json!({"status": {"storedVersions": versions}}));
+        crds.patch_status(&self.crd_name(), &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// How many objects etcd holds at each version, such as `v1`.
+    pub async fn stored_at(&self, control_plane: &ControlPlane) -> Result<BTreeMap<String, usize>, Error> {
+        let counts = control_plane.stored(&self.group, "widgets");
+        let short = |api_version: String| api_version.rsplit('/').next().unwrap_or_default().to_owned();
+        let counts = counts.count_by_version().await?.into_iter();
+        Ok(counts.map(|(version, count)| (short(version), count)).collect())
     }
 
     /// Makes `storage` the storage version and waits until the server that `client` speaks to has understood.
@@ -126,7 +172,7 @@ impl Widgets {
         let patch = Patch::Merge(json!({"spec": {"versions": versions}}));
         crds.patch(&self.crd_name(), &PatchParams::default(), &patch)
             .await?;
-        until(async || {
+        until("discovery shows the new storage version", async || {
             self.storage_version_hash(client)
                 .await
                 .is_ok_and(|hash| hash != before)
@@ -134,7 +180,7 @@ impl Widgets {
         .await;
         // It may be a moment until the server has storage for the kind again: 429 "storage is (re)initializing".
         let api = self.api(client, storage);
-        until(async || {
+        until("the kind has storage again", async || {
             let list = api
                 .list_metadata(&kube::api::ListParams::default().limit(1))
                 .await;
@@ -208,12 +254,5 @@ impl Widgets {
             .try_collect::<()>()
             .await?;
         Ok(())
-    }
-}
-
-/// Waits for a condition of the server's; whoever waits too long is stopped by the test's own limit.
-async fn until(is_so: impl AsyncFn() -> bool) {
-    while !is_so().await {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use exuvia_testenv::webhook::{Admission, Break, Conversion, Endpoint, WebhookServer};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -15,22 +15,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Waits for a condition for a minute at most: a real server answers in its own time.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(Duration::from_secs(60), waiting)
-            .await
-            .is_ok(),
-        "waited for: {what}"
-    );
-}
-
-/// A webhook server of the test's own, and a client of the shared control plane.
+/// A webhook server for this test, and a client of the shared control plane.
 async fn setup() -> (WebhookServer, Client) {
     let control_plane = ControlPlane::shared().await;
     (
@@ -241,7 +226,7 @@ async fn objects_are_converted_as_the_webhook_says() {
         .collect();
     assert_eq!(colors, ["green", "green", "green"]);
 
-    // A list would still show what the server's cache was filled with; a get converts anew.
+    // A list would still show what the server's cache was filled with; a get converts again.
     let calls = hooks.calls(Endpoint::Convert);
     hooks.on_convert(Conversion::ChangeApiVersion);
     assert_eq!(

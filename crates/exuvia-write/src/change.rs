@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// A fresh read of the same object; one that was made anew under the name is another object.
+    /// A fresh read of the same object; one that was created again under the same name is another object.
     pub(crate) async fn read_again<K: Writable>(&self, call: &Call, stale: &K) -> Result<K, Error> {
         let fresh: K = call.answer(&self.read(call).await?)?;
         let known = stale.meta().uid.is_some();

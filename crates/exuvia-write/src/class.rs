@@ -31,7 +31,7 @@ pub enum ErrorClass {
     /// [`Error::is_unserved`](crate::Error::is_unserved)), or the object's namespace is gone. The object may well exist
     /// (PITFALLS A33).
     Missing,
-    /// 409: somebody else wrote first, owns the field, or made an object of that name. Read again and decide anew.
+    /// 409: another writer wrote first, owns the field, or made an object of that name. Read again and decide again.
     Conflict,
     /// 401, 403, or an admission policy or webhook said no. Repeating it will not help.
     Denied,
@@ -45,7 +45,7 @@ pub enum ErrorClass {
     /// connection that could not be made. As a rule nothing was carried out; a server that could not encode its answer
     /// says the same, so a 409 to the next try is looked into.
     Transient(Option<Duration>),
-    /// Nobody knows whether it was carried out (504, connection cut, our own timeout): read again first.
+    /// It is not known whether it was carried out (504, connection cut, our own timeout): read again first.
     Ambiguous,
     /// Anything else: repeating it will not help.
     Fatal,
@@ -225,12 +225,12 @@ fn of_internal(status: &Status, retry_after: Option<Duration>) -> ErrorClass {
     match status.reason.as_str() {
         reason::INTERNAL_ERROR => ErrorClass::Ambiguous,
         reason::STORAGE_READ_ERROR => ErrorClass::Fatal,
-        // No reason at all, or a body that is no Status (PITFALLS A24).
+        // No reason at all, or a body that is not a Status (PITFALLS A24).
         _ => ErrorClass::Transient(retry_after),
     }
 }
 
-/// A request that never left (no connection) is safe to repeat; of any other nobody knows.
+/// A request that never left (no connection) is safe to repeat; the outcome of any other is unknown.
 fn of_transport(error: &(dyn StdError + 'static)) -> ErrorClass {
     let mut cause = Some(error);
     while let Some(error) = cause {

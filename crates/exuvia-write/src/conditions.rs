@@ -7,6 +7,8 @@ use k8s_openapi::{
 use kube::Resource;
 use serde_json::{Map, Value};
 
+use crate::Redacted;
+
 /// A condition about `object` as it is now: `observedGeneration` is the object's generation.
 ///
 /// ```
@@ -23,13 +25,13 @@ pub fn new(
     type_: &str,
     status: impl Into<Truth>,
     reason: &str,
-    message: &str,
+    message: impl Into<Redacted>,
 ) -> Condition {
     Condition {
         type_: type_.to_owned(),
         status: status.into().as_str().to_owned(),
         reason: reason.to_owned(),
-        message: message.to_owned(),
+        message: message.into().into_string(),
         observed_generation: object.meta().generation,
         last_transition_time: Time(Timestamp::now()),
     }

@@ -35,7 +35,7 @@ impl<K> Adopted<K> {
 /// What came of [`Writer::delete`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted<K> {
-    /// There is no such object any more.
+    /// The object does not exist any more.
     Gone,
     /// It is on its way: finalizers or a grace period hold it.
     Going(K),
@@ -183,7 +183,7 @@ impl Writer {
 
     /// Deletes exactly this object, by its uid: another one of the same name is left alone.
     ///
-    /// "Gone" is the answer whenever there is no object of that uid any more, whoever took it away. With
+    /// "Gone" is the answer whenever no object has that uid any more, no matter who deleted it. With
     /// [`Delete::only_unchanged`] a 409 comes back if somebody wrote since.
     ///
     /// ```no_run

@@ -58,7 +58,7 @@ pub fn of_kubeconfig(error: &KubeconfigError) -> &'static str {
             "the client-key of the kubeconfig's user cannot be read, or is not base64"
         }
         KubeconfigError::ParseCertificates(_) => "a certificate in the kubeconfig is not PEM",
-        KubeconfigError::FindPath => "there is no home directory to look for a kubeconfig in",
+        KubeconfigError::FindPath => "no home directory is known to look for a kubeconfig in",
         _ => "the kubeconfig is not what it should be",
     }
 }

@@ -12,7 +12,7 @@ use crate::{EntryId, ErrorClass, Inexpressible, Target, Verb, class::names_an_ob
 ///     match error.class() {
 ///         ErrorClass::Gone => "done, nothing left to do",
 ///         ErrorClass::Missing => "not done: the endpoint or the namespace is not there, the object may be",
-///         ErrorClass::Conflict => "read again and decide anew",
+///         ErrorClass::Conflict => "read again and decide again",
 ///         ErrorClass::Throttled(_) | ErrorClass::Transient(_) => "come back later",
 ///         _ => "tell a human",
 ///     }
@@ -43,8 +43,10 @@ pub enum Error {
         /// As kube gave it.
         source: Box<kube::Error>,
     },
-    /// The object was deleted and made anew under its name while we tried.
-    #[error("{verb} {target}: the object was deleted and created again meanwhile; decide anew")]
+    /// The object was deleted and created again under its name while we tried.
+    #[error(
+        "{verb} {target}: the object was deleted and created again meanwhile; read it again and decide again"
+    )]
     Recreated {
         /// What was to be done.
         verb: Verb,

@@ -102,7 +102,7 @@ impl Writer {
         .await
     }
 
-    /// Sees to it that the object does not have the finalizer. `None`: there is no such object any more, which will do.
+    /// Sees to it that the object does not have the finalizer. `None`: the object does not exist any more, which is as good.
     ///
     /// Locked and repeated as [`ensure_finalizer`](Self::ensure_finalizer) is. Should an object of the same name have been
     /// made meanwhile, that is another one and is left alone. With its last finalizer an object that is being deleted

@@ -41,16 +41,16 @@
 //! | [`apply`](Writer::apply), [`apply_status`](Writer::apply_status) | never locks by accident; with [`Apply::only_at`] a stale resourceVersion is a 409 | keep a field that the intent leaves out |
 //! | [`create`](Writer::create), [`create_or_adopt`](Writer::create_or_adopt) | a name that is taken is told; nothing is adopted without consent | recognise a lost answer to a `generateName` |
 //! | [`delete`](Writer::delete) | hits the object of this uid and no other | |
-//! | [`rewrite`](Writer::rewrite) | stores the object anew, changing nothing | say for sure that it was this call that changed something |
+//! | [`rewrite`](Writer::rewrite) | stores the object again, changing nothing | say for sure that this call made the change |
 //! | [`rewrite_unmoved`](Writer::rewrite_unmoved) | the same, a 409 if the content is not as it was read | tell a rewrite by somebody else in the same moment from its own |
-//! | [`look`](Writer::look) | reads the metadata as etcd has it; "there is none" only by a 404 that names the object | |
+//! | [`look`](Writer::look) | reads the metadata as etcd has it; "it does not exist" only by a 404 that names the object | |
 //! | [`move_ownership`](Writer::move_ownership) | every field keeps its owner; a list that the server ignored is an error | judge whether a path means the same at another version |
 //!
 //! For all of them: the answer is the server's, so that the next write starts from a fresh resourceVersion. An object
 //! without a name, or without a resourceVersion where a lock needs one, is refused before any request. Every request has
-//! a timeout. Retries are bounded and jittered and heed `Retry-After` ([`RetryPolicy`]). After a request whose outcome
+//! a timeout. Retries are bounded and jittered and follow `Retry-After` ([`RetryPolicy`]). After a request whose outcome
 //! nobody knows (504, cut, timeout) the object is read, and a write that shows in it is a success: it is not sent
-//! twice, and a 409 that we caused ourselves is no error. [`Writer::dry_run`] makes any of them a dry-run,
+//! twice, and a 409 that we caused ourselves is not an error. [`Writer::dry_run`] makes any of them a dry-run,
 //! [`Writer::once`] takes the retries away, [`Writer::gate`] is asked right before each request, [`Writer::observe`] is
 //! told after it. The log has one line per request, at debug level, and never a body.
 //!
@@ -100,10 +100,12 @@ mod create;
 mod credentials;
 mod diff;
 mod error;
+mod exchange;
 mod finalizer;
 mod ownership;
 mod pace;
 mod patch;
+mod redact;
 mod retry;
 mod rewrite;
 mod send;
@@ -118,10 +120,15 @@ pub use create::{Adopted, Delete, Deleted};
 pub use credentials::{of_kubeconfig as unusable_kubeconfig, unusable as unusable_credentials};
 pub use diff::{Inexpressible, diff};
 pub use error::{Error, Refusal, brief};
+pub use exchange::read;
 pub use finalizer::Finalizer;
 pub use ownership::{EntryId, Fate, Plan, field_paths, lost_owners, plan_move, unite_fields};
+pub use pace::Pace;
+#[doc(hidden)]
+pub use redact::safe_part;
+pub use redact::{Name, Redacted, SafePart, redact, redact_uncut, show_values, shows_values};
 pub use retry::RetryPolicy;
 pub use rewrite::Moved;
-pub use target::{Target, Verb};
-pub use writer::{Attempt, Outcome, Report, Writer};
+pub use target::{Target, Verb, resource_name, resource_of};
+pub use writer::{Attempt, Outcome, WriteReport, Writer};
 pub use written::{Effect, Writable, Written};

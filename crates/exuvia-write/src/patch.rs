@@ -46,7 +46,7 @@ impl Writer {
     }
 
     /// As [`patch`](Self::patch), but on a 409 the object is read again and `mutate` run on that, as often as the
-    /// policy's `conflicts` allows. An object that was deleted and made anew meanwhile is
+    /// policy's `conflicts` allows. An object that was deleted and created again meanwhile is
     /// [`Error::Recreated`], not silently taken for the same.
     ///
     /// ```no_run
@@ -57,7 +57,7 @@ impl Writer {
     /// let counter = api.get("counter").await?;
     /// writer
     ///     .patch_with_retry(&api, &counter, |counter| {
-    ///         // Runs anew on each fresh read: it must only look at what it is given.
+    ///         // Runs again on each fresh read: it must only look at what it is given.
     ///         let data = counter.data.get_or_insert_default();
     ///         let count: u64 = data.get("count").and_then(|count| count.parse().ok()).unwrap_or(0);
     ///         data.insert("count".into(), (count + 1).to_string());

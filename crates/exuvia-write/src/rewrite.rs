@@ -39,7 +39,7 @@ struct Partial {
 }
 
 impl Writer {
-    /// Sends an empty merge patch, upon which the server encodes the object anew and stores it if the bytes differ.
+    /// Sends an empty merge patch, upon which the server encodes the object again and stores it if the bytes differ.
     ///
     /// This is how an object gets to the storage version (PITFALLS A1). The `Api` chooses the version of the endpoint,
     /// which must be a served one (A10). Unlocked, so never a 409 for a write in between; unknown and outdated fields are
@@ -115,7 +115,7 @@ impl Writer {
 
     /// As [`rewrite`](Self::rewrite), only if the object is still at `metadata`'s resourceVersion; otherwise a 409.
     ///
-    /// With nobody in between, [`Effect::Changed`] says that this very write stored the object anew: whatever etcd held
+    /// With nobody in between, [`Effect::Changed`] says that this very write stored the object again: whatever etcd held
     /// before was not what the server would write now. That is what a verification wants to know.
     ///
     /// Two things to know. A write in between that changed *nothing but the encoding* (another rewrite) may slip past the
@@ -206,14 +206,14 @@ impl Writer {
     }
 
     /// Gives managedFields entries another version, or takes them away, as `plan` says, in a write that also encodes the
-    /// object anew (as [`rewrite`](Self::rewrite) does).
+    /// object again (as [`rewrite`](Self::rewrite) does).
     ///
     /// An entry that names a version which is gone makes every later server-side apply to the object fail, by any manager
-    /// (PITFALLS A7). The list goes with the object's resourceVersion; on a 409 the metadata is read and planned anew, as
+    /// (PITFALLS A7). The list goes with the object's resourceVersion; on a 409 the metadata is read and planned again, as
     /// often as the policy's `conflicts` allows. The server ignores a list that it does not like and answers 200 (A22),
     /// so the answer is looked at: [`Error::OwnershipIgnored`].
     ///
-    /// If the plan is empty nothing is sent, and the object is not encoded anew either: call `rewrite` for that.
+    /// If the plan is empty nothing is sent, and the object is not encoded again either: call `rewrite` for that.
     ///
     /// ```no_run
     /// # async fn example(writer: exuvia_write::Writer, api: kube::Api<kube::core::DynamicObject>,

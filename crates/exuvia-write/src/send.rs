@@ -3,21 +3,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::BodyExt;
-use kube::{
-    Client, Resource,
-    client::Body,
-    core::{Status, request, response::StatusDetails},
-};
+use http::{HeaderValue, Request, header};
+use kube::{Client, Resource, core::request};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
     Error, ErrorClass, Refusal, Target, Verb, Writer,
+    exchange::exchange,
     target::Place,
-    writer::{Attempt, Outcome, Report},
+    writer::{Attempt, Outcome, WriteReport},
 };
 
 /// Asks for the object's metadata and nothing else.
@@ -51,7 +47,7 @@ pub(crate) enum Proof<'a> {
     Live(&'a (dyn Fn(&Value) -> bool + Send + Sync)),
     /// It was if this request, a dry-run of the same write without its lock, would change nothing.
     Noop(&'a Request<Bytes>),
-    /// There is no way, and a repetition would do it twice.
+    /// Nothing tells, and a repetition would do it twice.
     Never,
 }
 
@@ -308,7 +304,7 @@ impl Writer {
             "write"
         );
         if let Some(observer) = &self.settings.observer {
-            observer(&Report {
+            observer(&WriteReport {
                 verb,
                 target,
                 dry_run,
@@ -319,55 +315,7 @@ impl Writer {
         }
     }
 
-    /// One request and its whole answer, within the timeout.
-    ///
-    /// `Client::request` would do the same but for three things: it loses the `Retry-After` header, it knows no timeout,
-    /// and it logs an answer that does not fit the type, body and all.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that sends")]
     async fn exchange(&self, client: &Client, request: Request<Bytes>) -> Result<Bytes, kube::Error> {
-        let exchange = async {
-            let response = client.send(request.map(Body::from)).await?;
-            let (head, body) = response.into_parts();
-            let body = body.collect().await?.to_bytes();
-            if head.status.is_client_error() || head.status.is_server_error() {
-                let after = head.headers.get(header::RETRY_AFTER);
-                Err(kube::Error::Api(status_of(head.status, after, &body).boxed()))
-            } else {
-                Ok(body)
-            }
-        };
-        let timeout = self.settings.timeout;
-        tokio::time::timeout(timeout, exchange)
-            .await
-            .unwrap_or_else(|_| Err(kube::Error::Service(Box::new(TimedOut(timeout)))))
+        exchange(client, request, self.settings.timeout).await
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
-struct TimedOut(Duration);
-
-/// The server's `Status`, or one made of a plain-text answer as kube does it, with `Retry-After` kept either way.
-fn status_of(code: StatusCode, retry_after: Option<&HeaderValue>, body: &[u8]) -> Status {
-    let mut status = serde_json::from_slice::<Status>(body).unwrap_or_else(|_| {
-        Status::failure(String::from_utf8_lossy(body).trim(), "Failed to parse error data")
-    });
-    if status.code == 0 {
-        status.code = code.as_u16();
-    }
-    let asked = retry_after
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse::<u32>().ok());
-    if let Some(seconds) = asked {
-        let details = status.details.get_or_insert_with(|| StatusDetails {
-            name: String::new(),
-            group: String::new(),
-            kind: String::new(),
-            uid: String::new(),
-            causes: Vec::new(),
-            retry_after_seconds: 0,
-        });
-        details.retry_after_seconds = details.retry_after_seconds.max(seconds);
-    }
-    status
 }

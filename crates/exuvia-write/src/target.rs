@@ -25,7 +25,7 @@ pub enum Verb {
     EnsureFinalizer,
     /// One finalizer fewer.
     RemoveFinalizer,
-    /// An empty patch, which makes the server store the object anew.
+    /// An empty patch, which makes the server store the object again.
     Rewrite,
     /// managedFields entries given another version.
     MoveOwnership,
@@ -162,8 +162,27 @@ fn resource_and_version(url: &str) -> (String, String) {
     };
     let version = segments.next().unwrap_or_default().to_owned();
     let plural = segments.next_back().unwrap_or_default();
-    let resource = group.map_or_else(|| plural.to_owned(), |group| format!("{plural}.{group}"));
-    (resource, version)
+    (resource_name(plural, group.unwrap_or_default()), version)
+}
+
+/// What the resource of an `Api` is called: see [`resource_name`].
+pub fn resource_of<K: Resource>(api: &Api<K>) -> String {
+    resource_and_version(api.resource_url()).0
+}
+
+/// What a resource is called, as `kubectl` takes it: its plural and its group, or its plural alone in the core group.
+///
+/// ```
+/// use exuvia_write::resource_name;
+///
+/// assert_eq!(resource_name("widgets", "example.dev"), "widgets.example.dev");
+/// assert_eq!(resource_name("configmaps", ""), "configmaps");
+/// ```
+pub fn resource_name(plural: &str, group: &str) -> String {
+    match group {
+        "" => plural.to_owned(),
+        group => format!("{plural}.{group}"),
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! The writer: who writes, how long and how often it tries, who is asked before and told after.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config};
 
-use crate::{Error, ErrorClass, RetryPolicy, Target, Verb, pace::Pace};
+use crate::{
+    Error, ErrorClass, RetryPolicy, Target, Verb,
+    pace::{Pace, SharedPace},
+};
 
 /// 40 s: the API server gives up on a write after 34 s, so that it is nearly always the server who says so.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
@@ -47,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) manager: String,
     pub(crate) timeout: Duration,
     pub(crate) retry: RetryPolicy,
-    pub(crate) pace: Option<Arc<Pace>>,
+    pub(crate) pace: Option<Arc<SharedPace>>,
     pub(crate) dry_run: bool,
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) observer: Option<Arc<Observer>>,
@@ -55,7 +58,7 @@ pub(crate) struct Settings {
 }
 
 pub(crate) type Gate = dyn Fn(&Attempt<'_>) -> Result<(), String> + Send + Sync;
-type Observer = dyn Fn(&Report<'_>) + Send + Sync;
+type Observer = dyn Fn(&WriteReport<'_>) + Send + Sync;
 
 /// A request that is about to be sent, as the gate sees it.
 #[derive(Debug)]
@@ -74,7 +77,7 @@ pub struct Attempt<'a> {
 /// A request that was answered, failed, or did not need to be sent, as the observer sees it.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Report<'a> {
+pub struct WriteReport<'a> {
     /// What was to be done.
     pub verb: Verb,
     /// To which object. Good for a log; as a metric's label only `target.resource` is bounded.
@@ -132,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// How long one request may take until its outcome counts as unknown. 40 s unless told.
+    /// How long one request may take until its outcome counts as unknown. 40 s by default.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.timeout = timeout)
@@ -147,7 +150,9 @@ impl Writer {
     /// At most so many writes per second, and `burst` of them (at least one) at once after a rest. Clones share the limit.
     #[must_use]
     pub fn rate_limit(self, per_second: u32, burst: u32) -> Self {
-        self.with(|settings| settings.pace = Some(Arc::new(Pace::new(per_second, burst))))
+        let at_least_one = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+        let pace = Pace::with_burst(at_least_one(per_second), at_least_one(burst));
+        self.with(|settings| settings.pace = Some(Arc::new(SharedPace::new(pace))))
     }
 
     /// Asks `gate` right before every single request, retries included; if it says no, nothing is sent.
@@ -188,11 +193,11 @@ impl Writer {
     /// # drop(writer);
     /// ```
     #[must_use]
-    pub fn observe(self, observer: impl Fn(&Report<'_>) + Send + Sync + 'static) -> Self {
+    pub fn observe(self, observer: impl Fn(&WriteReport<'_>) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.observer = Some(Arc::new(observer)))
     }
 
-    /// The `User-Agent` of clients from [`connect`](Self::connect). The field manager's name unless told.
+    /// The `User-Agent` of clients from [`connect`](Self::connect). The field manager's name by default.
     #[must_use]
     pub fn user_agent(self, user_agent: impl Into<String>) -> Self {
         self.with(|settings| settings.user_agent = Some(user_agent.into()))

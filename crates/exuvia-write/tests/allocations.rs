@@ -1,11 +1,11 @@
-//! The diff allocates for what changed, whatever the size of the object. A binary of its own, as it counts by replacing
+//! The diff allocates for what changed, whatever the size of the object. A separate binary, as it counts by replacing
 //! the global allocator.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use exuvia_write::diff;
 use serde_json::{Value, json};
 
-/// An object with so many members of some depth, and one scalar of its own at `spec.size`.
+/// An object with so many members of some depth, and one scalar at `spec.size`.
 fn object(members: usize, size: i64) -> Value {
     let data: serde_json::Map<String, Value> = (0..members)
         .map(|n| {

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::remark;
 
-/// A bar for each binary that Go builds; lines where there is no terminal.
+/// A bar for each binary that Go builds; lines where standard error is not a terminal.
 pub fn on_terminal() -> impl Fn(Progress<'_>) + Send + Sync + 'static {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
     let style = ProgressStyle::with_template("  {msg:28} [{bar:30}] {pos}/{len} packages, {elapsed}")

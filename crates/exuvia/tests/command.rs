@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
 /// One line on standard error, and a failure.
 fn assert_one_sentence(output: &Output, parts: &[&str]) {
     let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(output.status.code(), Some(2), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     for part in parts {
         assert!(error.contains(part), "{part:?} is not in: {error}");
@@ -95,7 +95,7 @@ fn a_wrong_binary_path_is_one_sentence() {
         .env("KUBEBUILDER_ASSETS", "/nonexistent")
         .output()
         .unwrap();
-    assert_one_sentence(&output, &["no etcd in /nonexistent", "KUBEBUILDER_ASSETS"]);
+    assert_one_sentence(&output, &["no etcd is in /nonexistent", "KUBEBUILDER_ASSETS"]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_missing_go_is_one_sentence() {
         .unwrap();
     assert_one_sentence(
         &output,
-        &["no `go` on PATH", "install Go 1.26", "KUBEBUILDER_ASSETS"],
+        &["`go` is not on PATH", "install Go 1.26", "KUBEBUILDER_ASSETS"],
     );
 }
 
@@ -138,7 +138,7 @@ fn an_unknown_kubernetes_version_is_one_sentence() {
 }
 
 #[test]
-fn what_is_no_api_server_is_refused_before_anything_is_done() {
+fn a_url_that_is_not_valid_is_refused_before_anything_is_done() {
     for command in [&["operator"][..], &["storage", "migrate", "--all"]] {
         for url in ["foo", "https://x:notaport"] {
             let output = exuvia(&[command, &["--apiserver", url]].concat())
@@ -146,7 +146,7 @@ fn what_is_no_api_server_is_refused_before_anything_is_done() {
                 .unwrap();
             let error = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{error}");
-            let wanted = format!("{url:?} is not a valid URL of an API server: write https://host:port");
+            let wanted = format!("invalid --apiserver {url:?}: expected the URL of an API server");
             assert!(error.contains(&wanted), "{error}");
         }
     }
@@ -164,7 +164,7 @@ fn a_storage_command_without_storage_is_hinted_at() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert_eq!(error.contains("exuvia storage"), hint.is_some(), "{error}");
         assert!(
-            error.contains(hint.unwrap_or("unrecognized subcommand")),
+            error.contains(hint.unwrap_or("invalid command \"nonsense\": expected demo, plan")),
             "{error}"
         );
     }
@@ -183,7 +183,8 @@ fn names_that_no_cluster_takes_are_refused() {
             .unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains(value) && error.contains("not a valid"), "{error}");
+        let wanted = format!("invalid {flag} {value:?}: expected");
+        assert!(error.contains(&wanted), "{error}");
     }
     let fine = [
         "rbac",
@@ -204,8 +205,8 @@ fn nobody_has_to_listen_to_what_it_says() {
     };
     let lint = ["storage", "lint", "/nonexistent"];
     for (args, code) in [
-        (&lint[..], 1),
-        (&["plan", "--kubeconfig", "/nonexistent", "-vv"], 1),
+        (&lint[..], 2),
+        (&["plan", "--kubeconfig", "/nonexistent", "-vv"], 2),
         (&["completions", "bash"], 0),
     ] {
         let status = exuvia(args).stdout(closed()).stderr(closed()).status().unwrap();
@@ -219,12 +220,12 @@ fn a_kubeconfig_that_leads_nowhere_is_one_sentence() {
     let missing = plan(&["--kubeconfig", "/nonexistent"]);
     assert_one_sentence(
         &missing,
-        &["cannot read the kubeconfig /nonexistent: No such file"],
+        &["invalid --kubeconfig \"/nonexistent\"", "No such file"],
     );
 
     let file = kubeconfig("https://127.0.0.1:1");
     let path = file.path().to_str().unwrap();
-    let no_context = ["no context \"nope\": it has here, there"];
+    let no_context = ["invalid context \"nope\": expected", "here, there"];
     assert_one_sentence(&plan(&["--kubeconfig", path, "--context", "nope"]), &no_context);
     let by_variable = exuvia(&["plan", "--context", "nope"])
         .env("KUBECONFIG", path)
@@ -245,7 +246,7 @@ fn a_settle_time_of_zero_is_warned_of() {
 }
 
 #[test]
-fn a_server_that_is_none_or_turns_us_away_is_one_short_sentence() {
+fn a_server_that_speaks_another_protocol_or_refuses_us_is_one_short_sentence() {
     let page = format!("<html>\n<body>{}</body>\n</html>", "welcome ".repeat(500));
     let unauthorized = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 401,
@@ -274,7 +275,7 @@ fn a_server_that_is_none_or_turns_us_away_is_one_short_sentence() {
     }
 }
 
-/// Says the same to whoever asks, until the test ends.
+/// Gives every request the same answer, until the test ends.
 fn answer_all(listener: &TcpListener, status: &str, body: &str) {
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();

@@ -13,9 +13,8 @@ use std::time::Duration;
 use exuvia_testenv::proxy::{Match, Rule};
 use exuvia_testenv::{ControlPlane, Widgets};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use serde_json::json;
 
 use crate::binary::{exuvia, json_of, printed as said};
@@ -35,13 +34,7 @@ async fn flipped(group: &str, count: usize) -> Widgets {
 
 /// How many objects etcd holds at each version.
 async fn stored(widgets: &Widgets) -> BTreeMap<String, usize> {
-    let stored = ControlPlane::shared().await.stored(widgets.group(), "widgets");
-    let counts = stored.count_by_version().await.unwrap();
-    let short = |version: String| version.rsplit('/').next().unwrap_or_default().to_owned();
-    counts
-        .into_iter()
-        .map(|(version, count)| (short(version), count))
-        .collect()
+    widgets.stored_at(ControlPlane::shared().await).await.unwrap()
 }
 
 /// PITFALLS A27, A35: a Job moves with the first write after its creation, on a healthy server. Some are created after the
@@ -106,11 +99,7 @@ async fn stored_versions_that_somebody_else_trimmed_are_not_believed() {
     let client = ControlPlane::shared().await.client().unwrap();
     let widgets = flipped("believed.example.com", 20).await;
     let crd = widgets.crd_name();
-    let crds: Api<CustomResourceDefinition> = Api::all(client);
-    let trimmed = Patch::Merge(json!({"status": {"storedVersions": ["v1"]}}));
-    crds.patch_status(&crd, &PatchParams::default(), &trimmed)
-        .await
-        .unwrap();
+    widgets.set_stored_versions(&client, &["v1"]).await.unwrap();
     assert_eq!(stored(&widgets).await, [("v1alpha1".to_owned(), 20)].into());
 
     let plan = admin(&["plan", "--groups", widgets.group()]).await;

@@ -216,39 +216,39 @@ async fn bad_input_is_one_sentence_and_a_code() {
         (
             &admin,
             vec!["storage", "migrate", "nonsense.example.com"],
-            1,
-            "no CRD or built-in resource named nonsense",
+            2,
+            "no CRD or built-in resource is named nonsense",
         ),
         (
             &admin,
             vec!["storage", "droppable", "nonsense.example.com", "v1"],
             2,
-            "no CRD named nonsense.example.com",
+            "CRD \"nonsense.example.com\" not found",
         ),
         (
             &admin,
             vec!["storage", "status", "nonsense"],
-            1,
-            "no CRD named nonsense",
+            2,
+            "CRD \"nonsense\" not found",
         ),
-        (&nobody, vec!["plan"], 1, "forbidden"),
+        (&nobody, vec!["plan"], 2, "forbidden"),
         (
             &PathBuf::from("/nonexistent"),
             vec!["plan"],
-            1,
-            "KUBECONFIG names /nonexistent",
+            2,
+            "invalid KUBECONFIG \"/nonexistent\": expected a kubeconfig file",
         ),
         (
             &admin,
             vec!["storage", "audit", "--etcd-endpoint", "http://127.0.0.1:1"],
-            1,
+            2,
             "127.0.0.1:1",
         ),
         (
             &admin,
             vec!["storage", "lint", "/nonexistent"],
-            1,
-            "/nonexistent does not exist",
+            2,
+            "\"/nonexistent\": it does not exist",
         ),
     ] {
         let output = exuvia(kubeconfig.clone(), &args).await;
@@ -261,7 +261,7 @@ async fn bad_input_is_one_sentence_and_a_code() {
         assert!(error.contains(part), "{args:?}: {error}");
     }
     let lint = exuvia(admin, &["storage", "lint", nothing]).await;
-    assert_eq!(lint.status.code(), Some(1));
+    assert_eq!(lint.status.code(), Some(2));
     assert!(text(&lint.stdout).contains("is the path right?"));
 }
 
@@ -270,7 +270,7 @@ async fn a_version_that_the_crd_does_not_have_is_not_shed() {
     let crd = flipped("shed.example.com", 1).await.crd_name();
     let refused = migrate(&[&crd, "--shed", "v1alpha1", "--shed", "v9"]).await;
     let error = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1), "{error}");
+    assert_eq!(refused.status.code(), Some(2), "{error}");
     let wanted = format!("{crd} has no version v9 to shed: it has v1alpha1, v1");
     assert!(error.contains(&wanted), "{error}");
 }
@@ -281,7 +281,7 @@ async fn a_crd_goes_by_its_full_name() {
     let control_plane = ControlPlane::shared().await;
     let widgets = flipped("fullname.example.com", 2).await;
     let refused = admin(&["storage", "migrate", "widgets"]).await;
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(
         text(&refused.stderr).contains(&widgets.crd_name()),
         "{}",

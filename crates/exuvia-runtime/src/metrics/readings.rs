@@ -40,7 +40,7 @@ impl Collector for Readings {
         gauges(
             &mut encoder,
             "leader_election_master_status",
-            "Whether this process leads",
+            "1 while this replica holds the Lease",
             claims
                 .iter()
                 .map(|(lease, claim)| (lease.as_str(), i64::from(claim.holds()))),
@@ -52,13 +52,13 @@ impl Collector for Readings {
         gauges(
             &mut encoder,
             "workqueue_depth",
-            "Keys that wait for a free worker",
+            "Keys that wait in the queue",
             readings.iter().map(|(name, reading)| (*name, reading.depth)),
         )?;
         gauges(
             &mut encoder,
             "workqueue_unfinished_work_seconds",
-            "Seconds of reconciles under way, added up",
+            "How long the running reconciles have taken so far, added up",
             readings
                 .iter()
                 .map(|(name, reading)| (*name, reading.unfinished.as_secs_f64())),
@@ -66,7 +66,7 @@ impl Collector for Readings {
         gauges(
             &mut encoder,
             "workqueue_longest_running_processor_seconds",
-            "Seconds of the longest reconcile under way",
+            "How long the longest running reconcile has taken so far",
             readings
                 .iter()
                 .map(|(name, reading)| (*name, reading.longest.as_secs_f64())),

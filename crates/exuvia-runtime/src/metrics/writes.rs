@@ -5,9 +5,10 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::Mutex,
+    time::Duration,
 };
 
-use exuvia_write::{ErrorClass, Outcome, Report};
+use exuvia_write::{ErrorClass, Outcome, WriteReport};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
@@ -38,42 +39,60 @@ impl WriteMeters {
         };
         registry.register(
             "exuvia_write_requests",
-            "Writes by outcome; unsent and gated ones were not sent",
+            "Writes by outcome: written, unsent (nothing to change), gated (not the leader), or the class of the error",
             writes.requests.clone(),
         );
         registry.register(
             "exuvia_write_retries",
-            "Writes tried again, by the class of the error before",
+            "Writes that were tried again, by the class of the error before",
             writes.retries.clone(),
         );
         registry.register(
             "exuvia_write_duration_seconds",
-            "From sending a write to the end of its answer",
+            "Time from sending a write to the end of its answer",
             writes.duration.clone(),
         );
         writes
     }
 
-    pub(super) fn observe(&self, report: &Report<'_>) {
-        // A rehearsal is no write: it must not look like one in a dashboard.
+    pub(super) fn observe(&self, report: &WriteReport<'_>) {
+        // A dry-run does not write: a dashboard must not count it as a write.
         let verb: Cow<'static, str> = if report.dry_run {
             format!("{}_dry_run", report.verb).into()
         } else {
             report.verb.as_str().into()
         };
+        let sent = !matches!(report.outcome, Outcome::Unsent | Outcome::Gated);
+        let retried = sent.then(|| self.retried(report)).flatten();
+        self.count(
+            verb,
+            report.target.resource.clone().into(),
+            report.outcome,
+            sent.then_some(report.duration),
+            retried,
+        );
+    }
+
+    /// Counts one write; `took` is the time of one that was sent.
+    pub(super) fn count(
+        &self,
+        verb: Cow<'static, str>,
+        resource: Cow<'static, str>,
+        outcome: Outcome,
+        took: Option<Duration>,
+        retried: Option<ErrorClass>,
+    ) {
         let labels = [
             ("verb", verb.clone()),
-            ("resource", report.target.resource.clone().into()),
-            ("outcome", report.outcome.as_str().into()),
+            ("resource", resource),
+            ("outcome", outcome.as_str().into()),
         ];
         self.requests.get_or_create(&labels).inc();
-        if matches!(report.outcome, Outcome::Unsent | Outcome::Gated) {
-            return;
+        if let Some(took) = took {
+            let duration = self.duration.get_or_create(&[("verb", verb)]);
+            duration.observe(took.as_secs_f64());
         }
-        self.duration
-            .get_or_create(&[("verb", verb)])
-            .observe(report.duration.as_secs_f64());
-        if let Some(class) = self.retried(report) {
+        if let Some(class) = retried {
             self.retries
                 .get_or_create(&[("class", class.as_str().into())])
                 .inc();
@@ -81,7 +100,7 @@ impl WriteMeters {
     }
 
     /// Why this attempt was made, if it is not the first one.
-    fn retried(&self, report: &Report<'_>) -> Option<ErrorClass> {
+    fn retried(&self, report: &WriteReport<'_>) -> Option<ErrorClass> {
         let write = self.hasher.hash_one((report.verb, report.target));
         let mut failed = lock(&self.failed);
         let before = failed.remove(&write).filter(|_| report.attempt > 1);

@@ -32,14 +32,17 @@ use crate::{
 async fn delete_crd(client: &Client, name: &str) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     crds.delete(name, &DeleteParams::default()).await.unwrap();
-    until(async || crds.get_opt(name).await.unwrap().is_none()).await;
+    until("the CRD is gone", async || {
+        crds.get_opt(name).await.unwrap().is_none()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_controller_comes_and_goes_with_its_crd_and_ignores_others() {
     let stage = Stage::bare("comes").await;
     let mut carried = Carried::start(&stage, &stage.direct, &Claim::always(), at_ease());
-    until(async || carried.health.is_ready()).await;
+    until("it is ready", async || carried.health.is_ready()).await;
     let waits = format!(
         "[+] controller keeper: waits for crd {}",
         stage.widgets.crd_name()
@@ -102,9 +105,9 @@ async fn a_crd_that_is_there_but_not_established_is_waited_for() {
             .iter()
             .any(|condition| condition.type_ == "Established" && condition.status == "False")
     };
-    until(refused).await;
+    until("it is refused", refused).await;
     let mut carried = Carried::start(&stage, &stage.direct, &Claim::always(), at_ease());
-    until(async || carried.health.is_ready()).await;
+    until("it is ready", async || carried.health.is_ready()).await;
     assert!(carried.happenings.try_recv().is_err(), "it must not have started");
     delete_crd(&stage.direct, &format!("gadgets.{}", stage.widgets.group())).await;
     assert_eq!(carried.next().await, Happened::Watches);
@@ -128,7 +131,10 @@ async fn nothing_is_reconciled_and_nobody_is_ready_before_everything_was_seen_on
         }));
     let mut carried = Carried::start(&stage, &stage.proxied, &Claim::always(), at_ease());
     assert_eq!(carried.next().await, Happened::Watches);
-    until(async || carried.shows_metric(r#"workqueue_depth{name="keeper"} 2"#)).await;
+    until("the metric is shown", async || {
+        carried.shows_metric(r#"workqueue_depth{name="keeper"} 2"#)
+    })
+    .await;
     soon(
         stage
             .proxy
@@ -185,7 +191,10 @@ async fn an_error_and_a_panic_are_counted_and_tried_again_and_harm_no_other_key(
         r#"workqueue_retries_total{name="keeper"} 5"#,
         r#"workqueue_depth{name="keeper"} 0"#,
     ];
-    until(async || lines.iter().all(|line| carried.shows_metric(line))).await;
+    until("the metrics are shown", async || {
+        lines.iter().all(|line| carried.shows_metric(line))
+    })
+    .await;
     let types = assert_open_metrics(&carried.metrics.encode());
     for (family, kind) in [
         ("controller_runtime_reconcile", "counter"),
@@ -238,7 +247,7 @@ async fn a_running_reconcile_is_told_of_changes_and_the_key_comes_once_more() {
 async fn what_runs_may_end_within_the_grace_period_and_nothing_new_begins() {
     let stage = Stage::set("drains").await;
     let behaviour: Behaviour = Arc::new(|key, signal| match key {
-        "heeds" => async move {
+        "stops" => async move {
             signal.stopping().await;
             assert!(signal.is_stopping());
             tokio::task::yield_now().await;
@@ -247,21 +256,21 @@ async fn what_runs_may_end_within_the_grace_period_and_nothing_new_begins() {
         .boxed(),
         _ => std::future::pending().boxed(),
     });
-    stage.create("heeds").await;
+    stage.create("stops").await;
     stage.create("ignores").await;
     let mut carried = Carried::start(&stage, &stage.direct, &Claim::always(), behaviour);
     carried
-        .shows(vec![Happened::Watches, began("heeds"), began("ignores")])
+        .shows(vec![Happened::Watches, began("stops"), began("ignores")])
         .await;
     carried.begin_stop();
-    assert_eq!(carried.next().await, ended("heeds"));
+    assert_eq!(carried.next().await, ended("stops"));
     stage.create("late").await;
     let rest = carried.stop().await;
     assert_eq!(rest, [Happened::CutOff("ignores".to_owned())]);
 }
 
 #[tokio::test]
-async fn a_watch_that_panics_begins_anew_from_nothing() {
+async fn a_watch_that_panics_starts_again_from_nothing() {
     struct Clumsy(UnboundedSender<&'static str>, &'static str);
     impl Controller for Clumsy {
         type Error = Bad;

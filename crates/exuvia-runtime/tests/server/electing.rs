@@ -55,7 +55,7 @@ impl Candidate {
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         soon(self.task).await.unwrap();
-        assert!(!self.claim.holds(), "whoever has gone holds nothing");
+        assert!(!self.claim.holds(), "a candidate that has gone holds nothing");
     }
 }
 
@@ -71,7 +71,7 @@ async fn holder(client: &Client, name: &str) -> String {
 
 /// Waits until its leader, "first", has written the lease after it was at this resourceVersion.
 async fn renewed_since(api: &Api<Lease>, version: Option<String>) {
-    until(async || {
+    until("its leader renews the Lease", async || {
         let lease = api.get("touched").await.unwrap();
         lease.metadata.resource_version != version
             && lease.spec.unwrap().holder_identity.as_deref() == Some("first")
@@ -189,14 +189,14 @@ async fn a_lease_that_is_touched_or_deleted_or_whose_answers_are_lost_stays_with
     let unanswered = stage
         .proxy
         .inject(Rule::on(renewals).nth(1).then(Fault::DropAnswer));
-    until(async || unanswered.applied() == 1).await;
+    until("a renewal is not answered", async || unanswered.applied() == 1).await;
     let version = lease(&stage.direct, "touched").await.metadata.resource_version;
     renewed_since(&api, version).await;
 
     // Somebody deletes it.
     let uid = lease(&stage.direct, "touched").await.metadata.uid;
     api.delete("touched", &DeleteParams::default()).await.unwrap();
-    until(async || {
+    until("the Lease is made again", async || {
         api.get_opt("touched")
             .await
             .unwrap()

@@ -78,8 +78,8 @@ impl Controller for Keeper {
             &self.metrics,
             "widgets",
             |seen| match seen {
-                Seen::Restarted => {}
-                Seen::Applied(widget) | Seen::Deleted(widget) => queue.add(widget.name_any()),
+                Seen::Applied(widget) => queue.add(widget.name_any()),
+                Seen::Deleted(widget) => queue.add(widget.name),
                 Seen::Synced => synced.done(),
             },
         )

@@ -28,10 +28,10 @@ async fn a_follower_has_seen_everything_and_does_nothing_until_it_leads() {
     stage.create("a").await;
     let claim = Claim::none();
     let mut carried = Carried::start(&stage, &stage.proxied, &claim, at_ease());
-    until(async || carried.health.is_ready()).await;
+    until("it is ready", async || carried.health.is_ready()).await;
     stage.create("b").await;
     let depth = r#"workqueue_depth{name="keeper"} 2"#;
-    until(async || carried.shows_metric(depth)).await;
+    until("the metric is shown", async || carried.shows_metric(depth)).await;
     assert_eq!(carried.next().await, Happened::Watches);
     assert!(carried.happenings.try_recv().is_err());
     assert!(stage.proxy.writes().is_empty());
@@ -71,7 +71,7 @@ async fn who_loses_the_claim_drops_what_it_does_and_takes_it_up_again_when_it_le
     stage.create("b").await;
     patient.store(false, Ordering::SeqCst);
     let depth = r#"workqueue_depth{name="keeper"} 2"#;
-    until(async || carried.shows_metric(depth)).await;
+    until("the metric is shown", async || carried.shows_metric(depth)).await;
     assert!(
         carried.happenings.try_recv().is_err(),
         "nothing begins without the claim"

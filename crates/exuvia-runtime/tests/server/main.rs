@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
+mod asking;
 mod carrying;
 mod electing;
 mod following;
@@ -10,34 +11,17 @@ mod leading;
 #[path = "../open_metrics/mod.rs"]
 mod open_metrics;
 mod telling;
+mod toy;
 
-use std::{borrow::Cow, future::Future, time::Duration};
+use std::borrow::Cow;
 
-use exuvia_testenv::{ControlPlane, Widgets, proxy::Proxy};
+use exuvia_testenv::{ControlPlane, Widgets, proxy::Proxy, soon, until};
 use kube::{
     Api, Client, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams},
     core::DynamicResourceScope,
 };
 use serde::{Deserialize, Serialize};
-
-/// What should happen soon; on a busy machine that may be a while.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(60);
-    tokio::time::timeout(limit, future)
-        .await
-        .expect("it did not happen within a minute")
-}
-
-/// Waits for a condition of somebody else's.
-pub(crate) async fn until(is_so: impl AsyncFn() -> bool) {
-    soon(async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-}
 
 /// A widget, to whom a size above 255 is nonsense.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -78,7 +62,7 @@ impl Resource for Widget {
     }
 }
 
-/// A group of the test's own, and two ways to the server.
+/// A group for this test, and two ways to the server.
 pub(crate) struct Stage {
     pub(crate) widgets: Widgets,
     pub(crate) direct: Client,

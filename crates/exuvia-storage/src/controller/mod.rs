@@ -1,16 +1,17 @@
 //! The controller: keeps one `StorageMigration` per CRD that has opted in, and carries migrations out with the engine.
 
-mod follow;
 mod metrics;
+mod migrate;
 mod options;
-mod run;
+mod running;
 mod status;
-mod tell;
+mod teller;
+mod updates;
 mod verdict;
 mod words;
 mod world;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,20 +19,21 @@ use exuvia_api::{
     MADE_BY_LABEL, MADE_BY_OPERATOR, OPERATOR_ANNOTATION, Phase, StorageMigration, StorageMigrationSpec,
     reason,
 };
+use exuvia_runtime::publish::{Publisher, StallCause};
 use exuvia_runtime::{
     Controller, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
 };
-use exuvia_write::{Delete, Writer};
+use exuvia_write::{Delete, Name, Redacted, Writer, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 
-use self::metrics::StorageMetrics;
-use self::run::Parked;
-use self::status::{News, Trouble};
+use self::metrics::ObjectCounter;
+use self::migrate::Parked;
+use self::status::{Migrations, StatusUpdate};
 use self::world::{SeenMigration, World};
-use crate::{Error, OptIn, Options, redact};
+use crate::{Error, OptIn, Options};
 
 /// Every reason for which a migration can be stalled, for metrics.
 pub const STALL_REASONS: [&str; 10] = [
@@ -71,9 +73,9 @@ pub struct StorageController {
     client: Client,
     watching: Client,
     writer: Writer,
-    events: Events,
     metrics: Metrics,
-    own_metrics: StorageMetrics,
+    objects: ObjectCounter,
+    publisher: Publisher<Migrations>,
     settings: ControllerSettings,
     world: Mutex<World>,
     /// Engines that wait for a time to pass, by resource.
@@ -94,7 +96,7 @@ pub struct ReconcileError(Error);
 
 impl fmt::Display for ReconcileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redact(&self.0.to_string()))
+        Redacted::from_error(&self.0).fmt(f)
     }
 }
 
@@ -120,12 +122,12 @@ impl StorageController {
         settings: ControllerSettings,
     ) -> Self {
         Self {
-            own_metrics: StorageMetrics::register(&metrics),
+            objects: ObjectCounter::register(&metrics),
+            publisher: Publisher::new(Api::all(client.clone()), writer.clone(), events, &metrics),
             config,
             client,
             watching,
             writer,
-            events,
             metrics,
             settings,
             world: Mutex::default(),
@@ -142,7 +144,7 @@ impl StorageController {
     fn forget_work(&self) {
         lock(&self.parked).clear();
         lock(&self.failed).clear();
-        self.own_metrics.forget_all();
+        self.publisher.gauges().forget_all();
     }
 
     fn migrations(&self) -> Api<StorageMigration> {
@@ -153,29 +155,19 @@ impl StorageController {
     async fn watch_crds(&self, queue: &Queue, on_sync: impl Fn() + Send + Sync) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.watching.clone());
         let config = ListParams::default().limit(PAGE);
-        // Names that were known when a list began and have not been seen since.
-        let mut missing = BTreeSet::new();
         follow_metadata(
             crds,
             config,
             &self.metrics,
             "customresourcedefinitions",
             |seen| match seen {
-                Seen::Restarted => missing = self.world().crd_names().cloned().collect(),
                 Seen::Applied(crd) => {
-                    let name = crd.name_any();
-                    missing.remove(&name);
                     if self.world().see_crd(&crd.metadata, &self.settings.opt_in) {
-                        queue.add(name);
+                        queue.add(crd.name_any());
                     }
                 }
-                Seen::Deleted(crd) => self.lose_crd(&crd.name_any(), queue),
-                Seen::Synced => {
-                    for name in std::mem::take(&mut missing) {
-                        self.lose_crd(&name, queue);
-                    }
-                    on_sync();
-                }
+                Seen::Deleted(crd) => self.lose_crd(&crd.name, queue),
+                Seen::Synced => on_sync(),
             },
         )
         .await;
@@ -189,28 +181,20 @@ impl StorageController {
 
     async fn watch_migrations(&self, queue: &Queue, on_sync: impl Fn() + Send + Sync) {
         let config = ListParams::default().limit(PAGE);
-        let mut missing = BTreeSet::new();
         follow(
             Api::<StorageMigration>::all(self.watching.clone()),
             config,
             &self.metrics,
             "storagemigrations",
             |seen| match seen {
-                Seen::Restarted => missing = self.world().migration_names().cloned().collect(),
                 Seen::Applied(migration) => {
-                    missing.remove(&migration.name_any());
                     let concerned = self.world().see_migration(&migration);
                     for resource in concerned {
                         queue.add(resource);
                     }
                 }
-                Seen::Deleted(migration) => self.lose_migration(&migration.name_any(), queue),
-                Seen::Synced => {
-                    for name in std::mem::take(&mut missing) {
-                        self.lose_migration(&name, queue);
-                    }
-                    on_sync();
-                }
+                Seen::Deleted(migration) => self.lose_migration(&migration.name, queue),
+                Seen::Synced => on_sync(),
             },
         )
         .await;
@@ -281,17 +265,19 @@ impl StorageController {
         let Some(mut migration) = api.get_opt(&duplicate.name).await? else {
             return Ok(());
         };
-        let message = format!(
+        let message = redacted!(
             "StorageMigration {} is older and works on {}",
-            older.name, older.resource
+            Name(&older.name),
+            Name(&older.resource)
         );
-        let trouble = Trouble {
+        let cause = StallCause {
             reason: reason::DUPLICATE,
             message: message.clone(),
         };
-        self.warn(&migration, &trouble).await;
-        let news = News::of(Phase::Stalled, message, Some(trouble));
-        self.write_status(&mut migration, &news).await
+        self.publisher.warn(&migration, None, &cause).await;
+        let update = StatusUpdate::new(Phase::Stalled, message, Some(cause));
+        let written = self.publisher.write_status(&mut migration, &update).await;
+        written.map_err(Error::Publish)
     }
 
     async fn reconcile_resource(&self, resource: &str, signal: &Signal) -> Result<Next, Error> {
@@ -304,7 +290,7 @@ impl StorageController {
         }
         let Some(active) = decision.active else {
             lock(&self.parked).remove(resource);
-            self.own_metrics.forget(resource);
+            self.publisher.gauges().forget(resource);
             return Ok(Next::Await); // what was made or removed comes back through the watch
         };
         for duplicate in &decision.duplicates {
@@ -358,7 +344,7 @@ impl Controller for StorageController {
                 lock(&self.failed).remove(resource);
                 Ok(next)
             }
-            // It takes the migrations with it and lets nobody make new ones: not our trouble, and soon over.
+            // It takes the migrations with it and lets nobody make new ones: this is expected, and soon over.
             Err(Error::Publish(_)) if self.is_leaving().await => Ok(Next::Await),
             Err(error) => {
                 let times = {

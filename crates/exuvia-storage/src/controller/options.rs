@@ -1,9 +1,9 @@
-//! What a `StorageMigration` asks for, on top of the operator's own settings.
+//! The options of one migration: what its spec says, otherwise the operator's settings.
 
-use exuvia_api::{ManagedFieldsPolicy, StorageMigrationSpec, VerifyPolicy, parse_duration};
+use exuvia_api::{StorageMigrationSpec, parse_duration};
 
+use crate::Options;
 use crate::servers::api_server;
-use crate::{ManagedFields, Options, Verify};
 
 /// The options of one migration, or what is wrong with its spec.
 pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result<Options, String> {
@@ -32,20 +32,13 @@ pub(super) fn options(spec: &StorageMigrationSpec, defaults: &Options) -> Result
             ignored
         },
         always: defaults.always,
-        // Somebody else may have trimmed: the operator believes nothing but a sweep of ours.
+        // Somebody else may have trimmed storedVersions: the operator trusts only its own sweeps.
         until_recorded: true,
         patrol: true,
+        #[cfg(feature = "etcd")]
         etcd: defaults.etcd.clone(),
-        verify: match spec.verify {
-            VerifyPolicy::Auto => Verify::Auto,
-            VerifyPolicy::Proof => Verify::Proof,
-            VerifyPolicy::Full => Verify::Full,
-        },
-        managed_fields: match spec.managed_fields {
-            ManagedFieldsPolicy::Rewrite => ManagedFields::Rewrite,
-            ManagedFieldsPolicy::Drop => ManagedFields::Drop,
-            ManagedFieldsPolicy::Keep => ManagedFields::Keep,
-        },
+        verify: spec.verify,
+        managed_fields: spec.managed_fields,
         shed: spec.shed.clone(),
         accept_pruning: spec.accept_pruning,
         status_fallback: spec.status_fallback,
@@ -63,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_spec_does_not_say_the_operator_does() {
+    fn the_operators_settings_apply_unless_the_spec_says_otherwise() {
         let defaults = Options {
             settle: Duration::from_secs(7),
             qps: Some(11),
@@ -82,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_invalid_value_is_named_in_the_error() {
         let spec = StorageMigrationSpec {
             api_servers: vec!["10.0.0.1:6443".into()],
             ..StorageMigrationSpec::default()

@@ -7,15 +7,17 @@ use exuvia_api::{
     PassState, Phase, StorageMigration, StorageMigrationStatus, StoredVersions, VersionBlocker, condition,
     reason,
 };
-use exuvia_sweep::{Failures, Progress, Tally};
-use exuvia_write::conditions;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use exuvia_runtime::publish::{Published, StallCause, Summary, Update};
+use exuvia_sweep::{Failures, Progress};
+use exuvia_write::{Redacted, conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::words;
+use super::{STALL_REASONS, words};
+use crate::RewriteTally;
 use crate::droppable::{Holder, Outlook, Unknown};
 use crate::loss::{Count, Losses};
-use crate::protocol::{Blocked, Hold, Pass, Preflight, Step, SweepEnd};
+use crate::protocol::{Blocked, Hold, Next, NextStep, Pass, Preflight, StepKind, SweepEnd};
 
 /// How many failed objects a status names: an object that grows without bound would itself fail to be stored.
 const NAMED: usize = 20;
@@ -24,20 +26,13 @@ const LISTED: usize = 50;
 /// How a blocker begins that nobody has seen.
 pub(super) const NOT_KNOWN: &str = "not known";
 
-/// Why a migration does not go on, in the terms of the condition `Stalled`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-}
-
 /// What is to be said of a migration.
 #[derive(Clone, Debug)]
-pub(super) struct News {
+pub(super) struct StatusUpdate {
     pub(super) phase: Phase,
     /// One sentence, for the condition `Ready`.
-    pub(super) message: String,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) message: Redacted,
+    pub(super) stall_cause: Option<StallCause>,
     pub(super) pass: Option<Pass>,
     pub(super) storage_version: String,
     pub(super) stored_after: Vec<String>,
@@ -48,13 +43,13 @@ pub(super) struct News {
     pub(super) outlook: Option<Outlook>,
 }
 
-impl News {
-    /// News of nothing but a phase, and maybe why.
-    pub(super) fn of(phase: Phase, message: impl Into<String>, trouble: Option<Trouble>) -> Self {
+impl StatusUpdate {
+    /// An update of nothing but the phase, and maybe why.
+    pub(super) fn new(phase: Phase, message: impl Into<Redacted>, stall_cause: Option<StallCause>) -> Self {
         Self {
             phase,
             message: message.into(),
-            trouble,
+            stall_cause,
             pass: None,
             storage_version: String::new(),
             stored_after: Vec::new(),
@@ -65,18 +60,64 @@ impl News {
         }
     }
 
-    /// Writes it all into the status. `generation` is that of the spec which it is about.
-    pub(super) fn tell(&self, migration: &mut StorageMigration, generation: Option<i64>) {
+    fn remember(&self, pass: &Pass, status: &mut StorageMigrationStatus) {
+        let count = |end: SweepEnd| i64::try_from(end.unfinished).unwrap_or(i64::MAX);
+        status.observed = Some(ObservedCrd {
+            uid: pass.uid.clone(),
+            generation: pass.generation,
+            storage_version: self.storage_version.clone(),
+        });
+        status.stored_versions = Some(StoredVersions {
+            before: pass.stored_before.clone(),
+            after: self.stored_after.clone(),
+        });
+        status.settled_resource_version = pass.r0.map(|version| version.to_string());
+        status.settled_at = pass.r0_at.map(whole_second);
+        status.verified_resource_version = pass.r1.map(|version| version.to_string());
+        status.trimmed_at = pass.trimmed_at.filter(|_| pass.trimmed).map(whole_second);
+        status.pass = Some(PassState {
+            spec: pass.spec.clone(),
+            wanted: pass.wanted,
+            // Once it has been, nothing is owed.
+            patrol_owed: pass.patrol_owed && !pass.patrolled,
+            preflight: pass
+                .preflight
+                .as_ref()
+                .map(|found| preflight_name(found).to_owned()),
+            rewrite_unfinished: pass.rewrite.map(count),
+            verify_unfinished: pass.verify.map(count),
+            unexplained: pass.unexplained.into(),
+            came_back: pass.came_back,
+            verified_up_to: pass.verified_up_to.map(|version| version.to_string()),
+            verified_in_full: pass.verified_in_full,
+            patrolled: pass.patrolled,
+        });
+    }
+}
+
+impl Update<StorageMigration> for StatusUpdate {
+    fn phase(&self) -> &'static str {
+        self.phase.as_str()
+    }
+
+    fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn stall_cause(&self) -> Option<&StallCause> {
+        self.stall_cause.as_ref()
+    }
+
+    fn apply(&self, migration: &mut StorageMigration, generation: Option<i64>) {
         let migrated = self.phase == Phase::Migrated;
-        let trouble = self.trouble.as_ref();
-        let stalled_for = trouble.map_or(reason::NOT_STALLED, |trouble| trouble.reason);
+        let stalled_for = self.stall_cause.as_ref().map(|cause| cause.reason);
         let status = migration.status.get_or_insert_default();
         status.phase = Some(self.phase);
         status.observed_generation = generation;
         if let Some(pass) = &self.pass {
             self.remember(pass, status);
         }
-        if self.phase == Phase::Pending || stalled_for == reason::NO_SUCH_RESOURCE {
+        if self.phase == Phase::Pending || stalled_for == Some(reason::NO_SUCH_RESOURCE) {
             // A new pass, or none any more: what was said about the last one no longer holds.
             status.droppable_versions = None;
             status.blockers.clear();
@@ -97,60 +138,51 @@ impl News {
         let of_crd = status.observed.as_ref().filter(|crd| !crd.uid.is_empty());
         status.migrated_generation = of_crd.map(|crd| crd.generation).filter(|_| migrated);
         let message = words::message(self, status);
-        let ready_for = trouble.map_or(self.phase.as_str(), |trouble| trouble.reason);
-        let why = trouble.map_or("", |trouble| trouble.message.as_str());
-        let all = [
-            conditions::new(migration, condition::READY, migrated, ready_for, &message),
-            conditions::new(
-                migration,
-                condition::MIGRATED,
-                migrated,
-                self.phase.as_str(),
-                &message,
-            ),
-            conditions::new(migration, condition::STALLED, trouble.is_some(), stalled_for, why),
-        ];
+        let phase = self.phase.as_str();
+        let summary = Summary {
+            is_ready: migrated,
+            is_working: self.phase.is_working(),
+            reason: phase,
+            message: &message,
+            stall_cause: self.stall_cause.as_ref(),
+        };
+        let all = summary.conditions(migration, generation);
+        let mut is_migrated = conditions::new(migration, condition::MIGRATED, migrated, phase, &message);
+        is_migrated.observed_generation = generation;
         let status = migration.status.get_or_insert_default();
-        for mut condition in all {
-            condition.observed_generation = generation;
+        for condition in all.into_iter().chain([is_migrated]) {
             conditions::set(&mut status.conditions, condition);
         }
     }
+}
 
-    fn remember(&self, pass: &Pass, status: &mut StorageMigrationStatus) {
-        let count = |end: SweepEnd| i64::try_from(end.unfinished).unwrap_or(i64::MAX);
-        status.observed = Some(ObservedCrd {
-            uid: pass.uid.clone(),
-            generation: pass.generation,
-            storage_version: self.storage_version.clone(),
-        });
-        status.stored_versions = Some(StoredVersions {
-            before: pass.stored_before.clone(),
-            after: self.stored_after.clone(),
-        });
-        status.r0 = pass.r0.map(|version| version.to_string());
-        status.r0_at = pass.r0_at.map(whole_second);
-        status.r1 = pass.r1.map(|version| version.to_string());
-        status.trimmed_at = pass.trimmed_at.filter(|_| pass.trimmed).map(whole_second);
-        status.pass = Some(PassState {
-            wanted: pass.wanted,
-            patrol_owed: pass.patrol_owed,
-            preflight: pass
-                .preflight
-                .as_ref()
-                .map(|found| preflight_name(found).to_owned()),
-            rewrite_unfinished: pass.rewrite.map(count),
-            verify_unfinished: pass.verify.map(count),
-            unexplained: pass.unexplained.into(),
-            came_back: pass.came_back,
-            verified_up_to: pass.verified_up_to.map(|version| version.to_string()),
-            verified_in_full: pass.verified_in_full,
-            patrolled: pass.patrolled,
-        });
+/// What the publisher must know of a `StorageMigration`.
+pub(super) enum Migrations {}
+
+impl Published for Migrations {
+    type Object = StorageMigration;
+
+    const PHASES: &'static [&'static str] = &Phase::NAMES;
+    const STALL_REASONS: &'static [&'static str] = &STALL_REASONS;
+    const METRICS: &'static str = "exuvia_storage";
+    const ACTION: &'static str = "Migrate";
+
+    fn subject(migration: &StorageMigration) -> &str {
+        &migration.spec.resource
+    }
+
+    fn phase(migration: &StorageMigration) -> Option<&'static str> {
+        let phase = migration.status.as_ref()?.phase?;
+        Some(phase.as_str())
+    }
+
+    fn conditions(migration: &StorageMigration) -> &[Condition] {
+        let status = migration.status.as_ref();
+        status.map_or(&[], |status| &status.conditions)
     }
 }
 
-/// Kubernetes keeps whole seconds. Upwards, so that whoever goes on from here waits rather too long than too short.
+/// Kubernetes keeps whole seconds. Upwards, so that the process that goes on from here waits too long rather than too short.
 fn whole_second(at: Timestamp) -> Time {
     let begun = i64::from(at.subsec_nanosecond() > 0);
     Time(Timestamp::from_second(at.as_second() + begun).unwrap_or(at))
@@ -176,24 +208,20 @@ pub(super) fn pass_of(status: &StorageMigrationStatus) -> Option<Pass> {
         wanted: kept.wanted,
         patrol_owed: kept.patrol_owed,
         preflight: kept.preflight.as_deref().and_then(preflight_of),
-        r0: version(&status.r0),
-        r0_at: status.r0_at.as_ref().map(|at| at.0),
+        r0: version(&status.settled_resource_version),
+        r0_at: status.settled_at.as_ref().map(|at| at.0),
         rewrite: end(kept.rewrite_unfinished),
         unexplained: kept.unexplained.try_into().unwrap_or(u8::MAX),
         came_back: kept.came_back,
         verified_up_to: version(&kept.verified_up_to),
         verify: end(kept.verify_unfinished),
-        r1: version(&status.r1),
+        r1: version(&status.verified_resource_version),
         verified_in_full: kept.verified_in_full,
         trimmed: status.trimmed_at.is_some(),
         trimmed_at: status.trimmed_at.as_ref().map(|at| at.0),
         patrolled: kept.patrolled,
+        spec: kept.spec.clone(),
     })
-}
-
-/// Whether nothing of the pass is left to do: the patrol has been, or there was nothing to do at all.
-pub(super) fn is_over(pass: &Pass) -> bool {
-    pass.patrolled || !pass.wanted
 }
 
 /// The preflight, by name.
@@ -214,25 +242,19 @@ fn preflight_of(name: &str) -> Option<Preflight> {
     all.into_iter().find(|found| preflight_name(found) == name)
 }
 
-/// The phase in which a step is done.
-pub(super) fn phase_of(step: &Step, pass: Option<&Pass>) -> Phase {
-    match step {
-        Step::Begin | Step::Preflight => Phase::Pending,
-        Step::Wait(_) if pass.is_some_and(|pass| pass.trimmed) => Phase::Patrolling,
-        Step::Wait(_) if pass.is_some_and(|pass| pass.rewrite.is_some()) => Phase::Verifying,
-        Step::Wait(_) | Step::TakeR0 => Phase::Settling,
-        Step::Rewrite => Phase::Rewriting,
-        Step::Verify { .. } => Phase::Verifying,
-        Step::Trim(_) => Phase::Trimming,
-        Step::Patrol => Phase::Patrolling,
-        Step::Done => Phase::Migrated,
-        Step::Hold(Hold::Suspended) => Phase::Suspended,
-        Step::Hold(_) => Phase::Stalled,
+/// The phase in which a migration is when this is next.
+pub(super) fn phase_of(next: &Next, pass: Option<&Pass>) -> Phase {
+    match next {
+        NextStep::Do(step) => step.kind().phase(),
+        NextStep::Wait(_) => StepKind::waited_for(pass).phase(),
+        NextStep::Done => Phase::Migrated,
+        NextStep::Hold(Hold::Suspended) => Phase::Suspended,
+        NextStep::Hold(_) => Phase::Stalled,
     }
 }
 
 /// What came of a sweep that is over.
-pub(super) fn finished(tally: &Tally) -> Option<MigrationProgress> {
+pub(super) fn finished(tally: &RewriteTally) -> Option<MigrationProgress> {
     (tally.done() > 0).then(|| counts(tally, tally.done()))
 }
 
@@ -245,17 +267,17 @@ pub(super) fn running(progress: &Progress) -> MigrationProgress {
     MigrationProgress {
         rate: Some(rate),
         eta: eta.map(Time),
-        ..counts(&progress.tally, progress.total.unwrap_or(progress.done()))
+        ..counts(&progress.tally.into(), progress.total.unwrap_or(progress.done()))
     }
 }
 
-fn counts(tally: &Tally, total: u64) -> MigrationProgress {
+fn counts(tally: &RewriteTally, total: u64) -> MigrationProgress {
     let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     MigrationProgress {
         total: int(total),
         done: int(tally.rewritten + tally.current + tally.skipped + tally.gone),
         rewritten: int(tally.rewritten),
-        // Whoever wrote it after R0 has stored it at the storage version.
+        // What was written after R0 is stored at the storage version.
         current: int(tally.current + tally.skipped),
         gone: int(tally.gone),
         conflicts: int(tally.conflict),
@@ -265,7 +287,7 @@ fn counts(tally: &Tally, total: u64) -> MigrationProgress {
     }
 }
 
-/// As it is when nothing runs: how fast it went and when it would be through is no news any more.
+/// As it is when nothing runs: how fast it went and when it would be through no longer matters.
 pub(super) fn at_rest(mut progress: MigrationProgress) -> MigrationProgress {
     (progress.rate, progress.eta) = (None, None);
     progress
@@ -311,17 +333,20 @@ pub(super) fn failures(failures: &Failures) -> Option<MigrationFailures> {
             .map(|failure| MigrationFailure {
                 object: failure.object(),
                 class: failure.class.to_owned(),
-                message: failure.message.clone(),
+                message: failure.message.to_string(),
             })
             .collect(),
     })
 }
 
+/// How much a blocker says at most: a status is kept in etcd.
+const SAID: usize = 1024;
+
 fn blocker((version, holder): &(String, Holder)) -> VersionBlocker {
     VersionBlocker {
         version: version.clone(),
         holds: holder.holds.as_str().to_owned(),
-        message: holder.to_string(),
+        message: Redacted::ours(holder.to_string()).cut(SAID).into_string(),
         objects: holder.objects.and_then(|objects| i64::try_from(objects).ok()),
     }
 }
@@ -330,7 +355,12 @@ fn not_known((version, unknown): &(String, Unknown)) -> VersionBlocker {
     VersionBlocker {
         version: version.clone(),
         holds: unknown.what.as_str().to_owned(),
-        message: format!("{NOT_KNOWN}: {}; to find out: {}", unknown.why, unknown.command),
+        message: Redacted::ours(format!(
+            "{NOT_KNOWN}: {}; to find out: {}",
+            unknown.why, unknown.command
+        ))
+        .cut(SAID)
+        .into_string(),
         objects: None,
     }
 }

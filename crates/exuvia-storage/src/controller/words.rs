@@ -1,8 +1,9 @@
 //! What a migration says of itself in one sentence: how far it is, what it takes away, what becomes of old versions.
 
 use exuvia_api::{MigrationLosses, Phase, StorageMigrationStatus, VersionBlocker};
+use exuvia_write::Redacted;
 
-use super::status::{NOT_KNOWN, News};
+use super::status::{NOT_KNOWN, StatusUpdate};
 use crate::loss::Tense;
 use crate::report::objects;
 
@@ -11,18 +12,18 @@ const FIELDS: usize = 10;
 
 /// The message of the condition `Ready`, from the status as it will be: a process that did not do the work itself says the
 /// same as the one that did.
-pub(super) fn message(news: &News, status: &StorageMigrationStatus) -> String {
-    let mut parts = vec![news.message.clone()];
+pub(super) fn message(update: &StatusUpdate, status: &StorageMigrationStatus) -> Redacted {
+    let mut parts = vec![update.message.to_string()];
     if let Some(generation) = status.migrated_generation {
         parts[0].push_str(&format!(" (generation {generation} of the CRD)"));
     }
-    if news.trouble.is_none() {
-        parts.extend(accepted(status.losses.as_ref(), news.phase));
+    if update.stall_cause.is_none() {
+        parts.extend(accepted(status.losses.as_ref(), update.phase));
     }
-    if news.phase == Phase::Migrated {
+    if update.phase == Phase::Migrated {
         parts.extend(versions(status));
     }
-    parts.join("; ")
+    Redacted::ours(parts.join("; "))
 }
 
 /// What the rewrite takes away because the spec accepts it.
@@ -94,20 +95,22 @@ fn versions(status: &StorageMigrationStatus) -> Vec<String> {
 /// One sentence about a phase, for people.
 pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
     match phase {
-        // A built-in resource has no version of its own to name.
-        Phase::Rewriting if storage_version.is_empty() => "objects are rewritten".to_owned(),
-        Phase::Verifying if storage_version.is_empty() => "a second sweep proves it".to_owned(),
-        Phase::Migrated if storage_version.is_empty() => {
-            "every object is stored as the API servers store it now".to_owned()
+        // A built-in resource has no storage version to name.
+        Phase::Rewriting if storage_version.is_empty() => "rewriting objects".to_owned(),
+        Phase::Verifying if storage_version.is_empty() => "verifying with a second sweep".to_owned(),
+        Phase::Migrated if storage_version.is_empty() => "every object was rewritten and verified".to_owned(),
+        Phase::Pending => "checking objects before the first write".to_owned(),
+        Phase::Settling => "waiting until every API server uses the new storage version".to_owned(),
+        Phase::Rewriting => format!("rewriting objects at {storage_version}"),
+        Phase::Verifying => {
+            format!("verifying with a second sweep that every object is stored at {storage_version}")
         }
-        Phase::Pending => "objects are looked at, nothing is written yet".to_owned(),
-        Phase::Settling => "waiting until no API server can be behind any more".to_owned(),
-        Phase::Rewriting => format!("objects are rewritten at {storage_version}"),
-        Phase::Verifying => format!("a second sweep proves that every object is stored at {storage_version}"),
-        Phase::Trimming => format!("storedVersions is trimmed to {storage_version}"),
-        Phase::Patrolling => "trimmed; one settle time later objects are looked at once more".to_owned(),
+        Phase::Trimming => format!("trimming storedVersions to {storage_version}"),
+        Phase::Patrolling => {
+            "storedVersions is trimmed; waiting one settle time before a last check of the objects".to_owned()
+        }
         Phase::Migrated => format!("every object is stored at {storage_version}"),
         Phase::Stalled => "something stands in the way".to_owned(),
-        Phase::Suspended => "spec.suspend asks to stop".to_owned(),
+        Phase::Suspended => "suspended; set spec.suspend to false to resume".to_owned(),
     }
 }

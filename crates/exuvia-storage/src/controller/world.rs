@@ -104,17 +104,17 @@ impl World {
     /// Takes note of a migration; the resources for which anything may change. Our own writes of its status change nothing.
     pub(super) fn see_migration(&mut self, migration: &StorageMigration) -> Vec<String> {
         let seen = SeenMigration::of(migration);
-        let news = |before: &SeenMigration| {
+        let differs = |before: &SeenMigration| {
             (&before.uid, before.generation, before.deleting, &before.made_for)
                 != (&seen.uid, seen.generation, seen.deleting, &seen.made_for)
         };
-        if !self.migrations.get(&seen.name).is_none_or(news) {
+        if !self.migrations.get(&seen.name).is_none_or(differs) {
             self.migrations.insert(seen.name.clone(), seen);
             return Vec::new();
         }
         let resource = seen.resource.clone();
         let before = self.migrations.insert(seen.name.clone(), seen);
-        // One that was made anew while nobody looked may be about another resource.
+        // One that was made again while nobody looked may be about another resource.
         let other = before.map(|before| before.resource);
         let other = other.filter(|other| *other != resource);
         [resource].into_iter().chain(other).collect()
@@ -123,16 +123,6 @@ impl World {
     /// A migration is gone; the resource that it was about.
     pub(super) fn lose_migration(&mut self, name: &str) -> Option<String> {
         Some(self.migrations.remove(name)?.resource)
-    }
-
-    /// The names of all CRDs, to see which are gone after a new list.
-    pub(super) fn crd_names(&self) -> impl Iterator<Item = &String> {
-        self.crds.keys()
-    }
-
-    /// The names of all migrations, to see which are gone after a new list.
-    pub(super) fn migration_names(&self) -> impl Iterator<Item = &String> {
-        self.migrations.keys()
     }
 
     /// Every resource that is migrated or is to be.
@@ -151,8 +141,8 @@ impl World {
     pub(super) fn decide(&self, resource: &str, operator: &str) -> Decision {
         let crd = self.crds.get(resource);
         let wanted_for = crd.filter(|crd| crd.opted_in).map(|crd| crd.uid.as_str());
-        // What another operator made for a CRD that is none of ours is its own business: two that remove each other's
-        // migrations would never come to an end.
+        // What another operator made for a CRD that is not ours is left alone: two that remove each other's migrations would
+        // never come to an end.
         let of_another = |migration: &SeenMigration| {
             let by_another = migration.made_by.as_deref().is_some_and(|by| by != operator);
             wanted_for.is_none() && crd.is_some() && migration.made_for.is_some() && by_another
@@ -263,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_labelled_crd_gets_one_and_an_unlabelled_one_none() {
+    fn a_labelled_crd_gets_one_and_an_unlabelled_one_does_not() {
         let mut world = World::default();
         let opt_in = OptIn::default();
         assert!(!world.see_crd(&crd("a", 1, false), &opt_in));
@@ -309,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_made_anew_for_another_resource_is_news_for_both() {
+    fn one_made_again_for_another_resource_concerns_both() {
         let mut world = World::default();
         let mut sm = migration("m", 1);
         world.see_migration(&sm);
@@ -319,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crd_made_anew_gets_a_new_one_once_the_old_one_is_gone() {
+    fn a_crd_made_again_gets_a_new_one_once_the_old_one_is_gone() {
         let mut world = World::default();
         world.see_migration(&made("a"));
         world.see_crd(&crd("b", 1, true), &OptIn::default());
@@ -348,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_status_writes_are_no_news() {
+    fn our_own_status_writes_change_nothing() {
         let mut world = World::default();
         let mut sm = migration("m", 1);
         assert_eq!(world.see_migration(&sm), [NAME]);
@@ -359,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touched_crd_is_news_unless_its_migration_is_stalled() {
+    fn a_touched_crd_counts_unless_its_migration_is_stalled() {
         let mut world = World::default();
         let opt_in = OptIn::default();
         let mut touched = crd("a", 1, true);

@@ -1,11 +1,11 @@
-//! Sees what a verdict needs: the CRD's objects, the whole cluster's references, the API servers' counters. Each once,
-//! however many versions are asked about.
+//! Looks at what a verdict needs: the CRD's objects, the whole cluster's references, the API servers' counters. Each is
+//! looked at once, for all versions that are asked about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exuvia_sweep::Sweep;
-use exuvia_write::{RetryPolicy, brief};
+use exuvia_write::{Redacted, RetryPolicy, brief, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 
@@ -15,6 +15,7 @@ use crate::definition::Definition;
 use crate::ownership::Owners;
 use crate::record::Record;
 use crate::references::{Avoid, Extent, OwnerKind, References};
+use crate::servers::ApiServers;
 use crate::survey::Survey;
 use crate::usage::Usage;
 
@@ -27,10 +28,10 @@ pub struct Question {
     pub versions: Vec<String>,
     /// The versions that will be served then, if that is known; otherwise those that are served now and are not asked about.
     pub served_after: Option<Vec<String>>,
-    /// The owners of fields of its objects, if somebody has just looked.
+    /// The owners of fields of its objects, if they were just looked at.
     pub owners: Option<Owners>,
     /// Why a sweep that was to prove it did not, if it was tried.
-    pub unproven: Option<String>,
+    pub unproven: Option<Redacted>,
 }
 
 impl Question {
@@ -58,8 +59,8 @@ impl Question {
 pub struct Look {
     /// Whether to look for ownerReferences: at every object in the cluster.
     pub references: bool,
-    /// The API servers to ask for their counters, each by a client of its own.
-    pub servers: Vec<(String, Client)>,
+    /// The API servers to ask for their counters; without them usage is not known.
+    pub servers: Option<ApiServers>,
     /// For how long to count requests; open watches count in any case.
     pub watch: Option<Duration>,
     /// The `StorageMigration` that asks at its own end, by name: it is under way only until it has the answer.
@@ -68,7 +69,7 @@ pub struct Look {
     pub audience: Audience,
 }
 
-/// What is being looked at, for those who wait.
+/// What is being looked at, to show progress.
 #[derive(Clone, Debug)]
 pub enum Looking {
     /// The objects of this CRD.
@@ -86,12 +87,13 @@ pub enum Looking {
 ///
 /// ```no_run
 /// use exuvia_storage::droppable::{Answer, Look, Question, look};
-/// # async fn example(client: kube::Client) -> Result<(), kube::Error> {
+/// use exuvia_storage::servers::ApiServers;
+/// # async fn example(config: kube::Config, client: kube::Client) -> Result<(), kube::Error> {
 /// let crds = kube::Api::all(client.clone());
 /// let question = Question::new(crds.get("widgets.example.com").await?, vec!["v1alpha1".into()]);
 /// let what = Look {
 ///     references: true,
-///     servers: vec![("the API server".into(), client.clone())],
+///     servers: Some(ApiServers::new(&config, &[], &[])),
 ///     ..Look::default()
 /// };
 /// let verdicts = look(&client, &[question], &what, &|_| {}).await;
@@ -111,15 +113,16 @@ pub async fn look(
         .iter()
         .map(|question| Definition::read(&question.crd))
         .collect();
-    let mut owners: BTreeMap<&str, Result<Owners, String>> = BTreeMap::new();
+    let mut owners: BTreeMap<&str, Result<Owners, Redacted>> = BTreeMap::new();
     for (question, definition) in questions.iter().zip(&definitions) {
-        let seen = if let Some(owners) = &question.owners {
-            Ok(owners.clone())
-        } else {
-            progress(Looking::Objects(definition.name.clone()));
-            survey(client, definition, &question.versions).await
-        };
-        owners.insert(&definition.name, seen);
+        let name = definition.name.as_str();
+        if let Some(seen) = &question.owners {
+            owners.insert(name, Ok(seen.clone()));
+        } else if !owners.contains_key(name) {
+            progress(Looking::Objects(name.to_owned()));
+            let asked = asked_of(questions, name);
+            owners.insert(name, survey(client, definition, &asked).await);
+        }
     }
     let mut migrations = migrations(client).await;
     if let Ok(migrations) = &mut migrations {
@@ -131,25 +134,36 @@ pub async fn look(
         None
     };
     progress(Looking::Usage(look.watch));
-    let resources: Vec<(&str, &str)> = definitions
+    let resources: BTreeSet<(&str, &str)> = definitions
         .iter()
         .map(|definition| (definition.group.as_str(), definition.plural.as_str()))
         .collect();
-    let usage = Usage::observe(&look.servers, &resources, look.watch).await;
+    let resources: Vec<(&str, &str)> = resources.into_iter().collect();
+    let usage = match &look.servers {
+        Some(servers) => Usage::observe(servers, client, &resources, look.watch).await,
+        None => Usage::default(),
+    };
 
+    // The look may have taken minutes: what is on record counts as it is now.
+    let mut fresh: BTreeMap<&str, Result<CustomResourceDefinition, Redacted>> = BTreeMap::new();
+    for (question, definition) in questions.iter().zip(&definitions) {
+        if !fresh.contains_key(definition.name.as_str()) {
+            fresh.insert(&definition.name, read_again(client, &question.crd).await);
+        }
+    }
     let mut verdicts = Vec::new();
-    for question in questions {
-        // The look may have taken minutes: what is on record counts as it is now.
-        let (crd, unproven) = match read_again(client, &question.crd).await {
-            Ok(crd) => (crd, question.unproven.clone()),
-            Err(why) => (without_record(&question.crd), Some(why)),
+    for (question, definition) in questions.iter().zip(&definitions) {
+        let (crd, unproven) = match fresh.get(definition.name.as_str()) {
+            Some(Err(why)) => (without_record(&question.crd), Some(why.clone())),
+            Some(Ok(crd)) => (crd.clone(), question.unproven.clone()),
+            None => continue,
         };
         let definition = &Definition::read(&crd);
         let record = Record::read(&crd);
         let seen = Seen {
             definition,
             record: record.as_ref(),
-            unproven: unproven.as_deref(),
+            unproven: unproven.as_ref(),
             owners: owners
                 .get(definition.name.as_str())
                 .map_or(Looked::No, |owners| looked(Some(owners))),
@@ -167,16 +181,25 @@ pub async fn look(
     verdicts
 }
 
+/// All versions of the CRD that are asked about, in whatever question.
+fn asked_of(questions: &[Question], crd: &str) -> Vec<String> {
+    let of_crd = questions.iter().filter(|question| question.crd.name_any() == crd);
+    of_crd.flat_map(|question| question.versions.clone()).collect()
+}
+
 async fn read_again(
     client: &Client,
     crd: &CustomResourceDefinition,
-) -> Result<CustomResourceDefinition, String> {
+) -> Result<CustomResourceDefinition, Redacted> {
     let name = crd.name_any();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     match RetryPolicy::default().read(|| api.get(&name)).await {
         Ok(fresh) if fresh.metadata.uid == crd.metadata.uid => Ok(fresh),
-        Ok(_) => Err("the CRD was deleted and created again meanwhile".to_owned()),
-        Err(error) => Err(format!("the CRD cannot be read again: {}", brief(&error))),
+        Ok(_) => Err("the CRD was deleted and created again meanwhile".into()),
+        Err(error) => Err(redacted!(
+            "the CRD cannot be read again: {}",
+            Redacted::from_server(&brief(&error))
+        )),
     }
 }
 
@@ -186,7 +209,7 @@ fn without_record(crd: &CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-fn looked<T>(seen: Option<&Result<T, String>>) -> Looked<'_, &T> {
+fn looked<T>(seen: Option<&Result<T, Redacted>>) -> Looked<'_, &T> {
     match seen {
         Some(Ok(seen)) => Looked::At(seen),
         Some(Err(why)) => Looked::Failed(why),
@@ -205,14 +228,14 @@ fn endpoint<'a>(definition: &'a Definition, asked: &[String]) -> Option<&'a str>
         .or_else(|| definition.endpoint())
 }
 
-async fn survey(client: &Client, definition: &Definition, asked: &[String]) -> Result<Owners, String> {
+async fn survey(client: &Client, definition: &Definition, asked: &[String]) -> Result<Owners, Redacted> {
     let Some(endpoint) = endpoint(definition, asked) else {
-        return Err("no version is served: serve one".to_owned());
+        return Err("no version is served: serve one".into());
     };
     let sweep = Sweep::of(client.clone(), &definition.resource(endpoint));
     match Survey::of(sweep).await {
         Ok(survey) => Ok(survey.owners),
-        Err(error) => Err(crate::redact(&error.to_string())),
+        Err(error) => Err(Redacted::from_error(&error)),
     }
 }
 
@@ -221,7 +244,7 @@ async fn references(
     questions: &[Question],
     definitions: &[Definition],
     progress: &(dyn Fn(Looking) + Send + Sync),
-) -> Result<References, String> {
+) -> Result<References, Redacted> {
     let kinds: Vec<OwnerKind> = definitions
         .iter()
         .map(|definition| OwnerKind {
@@ -243,7 +266,7 @@ async fn references(
         progress(Looking::References(extent));
     })
     .await
-    .map_err(|error| crate::redact(&brief(&error)))
+    .map_err(|error| Redacted::from_server(&brief(&error)))
 }
 
 #[cfg(test)]
@@ -271,7 +294,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Our own look must not seem to be a client's.
+    /// Our own requests must not look like a client's.
     #[test]
     fn objects_are_looked_at_through_a_version_that_is_not_in_question() {
         for (served, asked, wanted) in [
@@ -306,7 +329,7 @@ mod tests {
         );
     }
 
-    /// An operator runs it in a task of its own.
+    /// The operator spawns it.
     #[test]
     fn the_look_can_be_spawned() {
         fn spawned(client: Client) -> tokio::task::JoinHandle<Vec<Verdict>> {

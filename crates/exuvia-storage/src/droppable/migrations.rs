@@ -1,7 +1,7 @@
 //! What `StorageMigration`s say of a resource, where there are any and they may be read.
 
 use exuvia_api::{Phase, StorageMigration};
-use exuvia_write::{ErrorClass, RetryPolicy, brief};
+use exuvia_write::{ErrorClass, Redacted, RetryPolicy, brief};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
@@ -43,16 +43,16 @@ impl Migration {
     }
 }
 
-/// All of them. Where the operator is not installed, or we may not look, there is none to be seen: then only what is on
-/// record in the CRD counts, which it does in any case.
-pub async fn migrations(client: &Client) -> Result<Vec<Migration>, String> {
+/// All of them; empty where the operator is not installed, or we may not list them. What is on record in the CRD counts in
+/// any case.
+pub async fn migrations(client: &Client) -> Result<Vec<Migration>, Redacted> {
     let api: Api<StorageMigration> = Api::all(client.clone());
     let all = ListParams::default();
     match RetryPolicy::default().read(|| api.list(&all)).await {
         Ok(list) => Ok(list.items.iter().map(Migration::read).collect()),
         Err(error) => match ErrorClass::of(&error) {
             ErrorClass::Gone | ErrorClass::Missing | ErrorClass::Denied => Ok(Vec::new()),
-            _ => Err(brief(&error)),
+            _ => Err(Redacted::from_server(&brief(&error))),
         },
     }
 }

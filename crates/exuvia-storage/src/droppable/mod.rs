@@ -15,6 +15,7 @@ pub use verdict::{Looked, Seen};
 
 use std::fmt;
 
+use exuvia_write::Redacted;
 use serde::Serialize;
 
 /// What can hold a version.
@@ -29,7 +30,7 @@ pub enum Holds {
     References,
     /// It is still asked for.
     Usage,
-    /// A migration is under way, or its patrol has not been.
+    /// A migration is under way, or its patrol has not looked yet.
     Migration,
     /// No other version is served: after the drop nothing can be read.
     Served,
@@ -61,7 +62,7 @@ pub struct Holder {
     /// What it is.
     pub holds: Holds,
     /// One sentence: what was found, and what to do about it.
-    pub message: String,
+    pub message: Redacted,
     /// How many objects, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<u64>,
@@ -71,7 +72,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    pub(crate) fn new(holds: Holds, message: impl Into<String>) -> Self {
+    pub(crate) fn new(holds: Holds, message: impl Into<Redacted>) -> Self {
         Self {
             holds,
             message: message.into(),
@@ -102,7 +103,7 @@ pub struct Unknown {
     /// What might hold the version.
     pub what: Holds,
     /// Why it is not known.
-    pub why: String,
+    pub why: Redacted,
     /// What would find out: a command, or a right to grant.
     pub command: String,
 }
@@ -151,7 +152,7 @@ impl fmt::Display for Answer {
 }
 
 impl Answer {
-    /// The answer to several questions at once: one no is a no, and one that is not known leaves no yes.
+    /// The answer to several questions at once: no if any answer says no, else not known if any is not known.
     pub fn of_all(answers: impl IntoIterator<Item = Self>) -> Self {
         answers.into_iter().fold(Self::Yes, |all, one| match (all, one) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -179,18 +180,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Says in the caller's words why ownerReferences were not looked at, if nobody asked to.
-    pub fn without_references(&mut self, why: &str) {
+    /// Says in the caller's words why ownerReferences were not looked at, if that was not asked for.
+    pub fn without_references(&mut self, why: &'static str) {
         let unlooked = |unknown: &&mut Unknown| {
             unknown.what == Holds::References && unknown.why.starts_with(NOT_LOOKED_AT)
         };
         for unknown in self.unknown.iter_mut().filter(unlooked) {
-            why.clone_into(&mut unknown.why);
+            unknown.why = why.into();
         }
     }
 }
 
-/// How it begins if nobody asked to look.
+/// How the reason begins if a look was not asked for.
 const NOT_LOOKED_AT: &str = "not looked at";
 
 impl fmt::Display for Verdict {
@@ -214,7 +215,7 @@ impl fmt::Display for Verdict {
             writeln!(f, "  {what}: not known, {why}\n    to find out: {command}")?;
         }
         match answer {
-            // What is fine is of interest only to somebody who is about to act on it.
+            // What is fine matters only to a reader who is about to drop the version.
             Answer::Yes => clear.iter().try_for_each(|clear| writeln!(f, "  {clear}")),
             Answer::No | Answer::NotKnown => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! What `storedVersions` and ownership say of a CRD's versions: a first look, which needs neither a sweep of the cluster
 //! nor a record, and which is therefore not a verdict.
 
+use exuvia_write::Redacted;
 use kube::core::Version;
 
 use super::holders::{Words, ownership, stored};
@@ -21,13 +22,13 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// What holds versions, as far as the definition and these owners tell, if anybody has looked; `unproven` is why a
+    /// What holds versions, as far as the definition and these owners tell, if objects were looked at; `unproven` is why a
     /// migration has not come to its end, if one was tried. That is not enough to say which may be dropped.
     pub fn of(
         definition: &Definition,
         owners: Option<&Owners>,
         audience: Audience,
-        unproven: Option<&str>,
+        unproven: Option<&Redacted>,
     ) -> Self {
         let words = Words { audience, unproven };
         let names = definition.versions.iter().map(|version| &version.name);
@@ -36,7 +37,7 @@ impl Outlook {
             let bytes = stored(definition, name, words).into_iter();
             let owned = owners
                 .into_iter()
-                .flat_map(|owners| ownership(definition, name, owners, audience, false));
+                .flat_map(|owners| ownership(definition, name, owners, audience, None));
             let holders: Vec<Holder> = bytes.chain(owned).collect();
             holders.into_iter().map(|holder| (name.clone(), holder))
         });
@@ -73,13 +74,13 @@ pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<
     let words = Words::default();
     let mut blockers: Vec<Holder> = stored(definition, version, words).into_iter().collect();
     if version != definition.crd.storage {
-        blockers.extend(ownership(definition, version, owners, words.audience, false));
+        blockers.extend(ownership(definition, version, owners, words.audience, None));
     }
     blockers
 }
 
-/// The versions of the CRD that are older than its storage version: those that one may ask about. A newer one that nobody
-/// uses yet could be dropped as well, but nobody would want to hear that.
+/// The versions of the CRD that are older than its storage version: those that one may ask about. A newer one that is not
+/// in use yet could be dropped as well, but nobody asks for that.
 pub fn older(definition: &Definition) -> impl Iterator<Item = &str> {
     let names = definition.versions.iter().map(|version| version.name.as_str());
     let priority = |version: &str| Version::parse(version).priority();

@@ -1,11 +1,13 @@
 //! The verdict on one version, from what was seen. Pure: no client, no clock, no async.
 
 use exuvia_api::Phase;
+use exuvia_write::{Name, Redacted, redacted};
 
-use super::holders::{Words, ownership, stored, unlisted, used};
+use super::holders::{Words, migrate, ownership, stored, unasked, unlisted, used};
 use super::{Answer, Clear, Holder, Holds, Migration, Unknown, Verdict};
 use crate::audience::Audience;
 use crate::definition::Definition;
+use crate::optin::exclusion;
 use crate::ownership::Owners;
 use crate::record::Record;
 use crate::references::{OwnerKind, References};
@@ -20,7 +22,7 @@ pub enum Looked<'a, T> {
     /// The caller chose not to look.
     No,
     /// It could not be looked at, for this reason.
-    Failed(&'a str),
+    Failed(&'a Redacted),
 }
 
 /// What was seen of a CRD, its objects and the rest of the cluster.
@@ -31,7 +33,7 @@ pub struct Seen<'a> {
     /// What is on record for it, as [`Record::read`] gives it.
     pub record: Option<&'a Record>,
     /// Why the sweep that was to prove it did not, if it was tried.
-    pub unproven: Option<&'a str>,
+    pub unproven: Option<&'a Redacted>,
     /// The owners of fields of its objects.
     pub owners: Looked<'a, &'a Owners>,
     /// ownerReferences in the whole cluster.
@@ -46,7 +48,7 @@ pub struct Seen<'a> {
     pub audience: Audience,
 }
 
-/// Takes note of what holds a version, what does not, and what is not known.
+/// Collects what holds a version, what does not, and what is not known.
 #[derive(Default)]
 struct Findings {
     holders: Vec<Holder>,
@@ -55,7 +57,7 @@ struct Findings {
 }
 
 impl Findings {
-    fn unknown(&mut self, what: Holds, why: impl Into<String>, command: impl Into<String>) {
+    fn unknown(&mut self, what: Holds, why: impl Into<Redacted>, command: impl Into<String>) {
         self.unknown.push(Unknown {
             what,
             why: why.into(),
@@ -78,7 +80,7 @@ impl Seen<'_> {
         self.bytes(version, &mut findings);
         self.served(version, &mut findings);
         self.migration(&mut findings);
-        // New objects are stored at the storage version, and named and asked for at it: there is no end to that list.
+        // The storage version is in use by definition: new objects are stored at it, named at it, and asked for at it.
         if version != self.definition.crd.storage {
             self.ownership(version, &mut findings);
             self.references(version, &mut findings);
@@ -132,24 +134,26 @@ impl Seen<'_> {
                 let why = self.unproven.map(|why| format!("{why}; ")).unwrap_or_default();
                 findings.holders.push(Holder::new(
                     Holds::Migration,
-                    format!(
-                        "migrated at {:.0}, not patrolled yet: {why}run `exuvia storage migrate {crd} --patrol`",
-                        record.at
-                    ),
+                    Redacted::ours(format!(
+                        "migrated at {:.0}, not patrolled yet: {why}{}",
+                        record.at,
+                        migrate(self.definition, "--patrol")
+                    )),
                 ));
             }
             None => {
-                let prove = format!("exuvia storage droppable {crd} {version} --prove");
+                let all_the_same = exclusion(self.definition).map_or("", |_| " --include-excluded");
+                let prove = format!("exuvia storage droppable {crd} {version} --prove{all_the_same}");
                 match self.unproven {
                     Some(why) => findings.unknown(
                         Holds::Bytes,
-                        format!("it is not proven: {why}"),
+                        redacted!("it is not proven: {}", why),
                         format!("remove the cause, then run `{prove}`"),
                     ),
                     None => findings.unknown(
                         Holds::Bytes,
-                        "status.storedVersions does not list it, which anybody can have written; no sweep of ours is on \
-                         record for the CRD as it is now",
+                        "status.storedVersions does not list it, but anybody can write that, and no sweep of ours is on record \
+                         for the CRD as it is now",
                         prove,
                     ),
                 }
@@ -184,8 +188,8 @@ impl Seen<'_> {
             Looked::No => {}
             Looked::Failed(why) => findings.unknown(
                 Holds::Migration,
-                format!("StorageMigrations cannot be listed: {why}"),
-                "bring the API server to answer, then ask again",
+                redacted!("StorageMigrations cannot be listed: {}", why),
+                "repair the API server, then ask again",
             ),
         }
     }
@@ -195,16 +199,8 @@ impl Seen<'_> {
         match self.owners {
             Looked::At(owners) => {
                 let before = findings.holders.len();
-                let is_left = self
-                    .record
-                    .is_some_and(|record| record.left.iter().any(|left| left == version));
-                findings.holders.extend(ownership(
-                    self.definition,
-                    version,
-                    owners,
-                    self.audience,
-                    is_left,
-                ));
+                let held = ownership(self.definition, version, owners, self.audience, self.record);
+                findings.holders.extend(held);
                 if findings.holders.len() == before {
                     findings.clear(Holds::Ownership, "no managedFields entry names it");
                 }
@@ -212,16 +208,14 @@ impl Seen<'_> {
             Looked::No => findings.unknown(Holds::Ownership, "not looked at", self.ask_again(version)),
             Looked::Failed(why) => findings.unknown(
                 Holds::Ownership,
-                format!("the objects cannot be listed: {why}"),
-                format!("allow `list` on {name}, or bring the server to answer, then ask again"),
+                redacted!("the objects cannot be listed: {}", why),
+                format!("allow `list` on {name}, or repair the server, then ask again"),
             ),
         }
     }
 
     fn references(&self, version: &str, findings: &mut Findings) {
-        let Definition {
-            name, group, kind, ..
-        } = self.definition;
+        let Definition { group, kind, .. } = self.definition;
         let references = match self.references {
             Looked::At(references) => references,
             Looked::No => {
@@ -229,7 +223,7 @@ impl Seen<'_> {
                 return findings.unknown(Holds::References, why, self.ask_again(version));
             }
             Looked::Failed(why) => {
-                let why = format!("what there is to be listed is not known: {why}");
+                let why = redacted!("the resources of the cluster cannot be listed: {}", why);
                 return findings.unknown(Holds::References, why, self.ask_again(version));
             }
         };
@@ -242,10 +236,11 @@ impl Seen<'_> {
             let examples = dependents.examples.join(", ");
             let message = format!(
                 "ownerReferences of {} in {resource} name it, such as {examples}: after the drop they are never collected; \
-                 run `exuvia storage migrate {name} --shed {version} --owner-references`",
-                objects(dependents.objects)
+                 {}",
+                objects(dependents.objects),
+                migrate(self.definition, &format!("--shed {version} --owner-references"))
             );
-            let holder = Holder::new(Holds::References, message);
+            let holder = Holder::new(Holds::References, Redacted::ours(message));
             findings
                 .holders
                 .push(holder.on(dependents.objects, &dependents.examples));
@@ -271,7 +266,7 @@ impl Seen<'_> {
         let usage = match self.usage {
             Looked::At(usage) if !usage.servers.is_empty() => usage,
             _ if !is_served => {
-                return findings.clear(Holds::Usage, "it is not served, so nobody can ask for it");
+                return findings.clear(Holds::Usage, "it is not served, so it cannot be asked for");
             }
             Looked::Failed(why) => return findings.unknown(Holds::Usage, why, self.ask_again(version)),
             Looked::At(_) | Looked::No => {
@@ -292,15 +287,19 @@ impl Seen<'_> {
                 Err(_) if !is_served => {}
                 Err(unread) if unread.forbidden => findings.unknown(
                     Holds::Usage,
-                    format!("/metrics of {server} may not be read: {}", unread.why),
+                    redacted!("/metrics of {} may not be read: {}", Name(server), &unread.why),
                     "allow `get` on the path /metrics (a ClusterRole's nonResourceURLs), then ask again",
                 ),
                 Err(unread) => findings.unknown(
                     Holds::Usage,
-                    format!("/metrics of {server} cannot be read: {}", unread.why),
-                    "make this API server answer by itself, then ask again",
+                    redacted!("/metrics of {} cannot be read: {}", Name(server), &unread.why),
+                    "make this API server reachable by itself, then ask again",
                 ),
             }
+        }
+        if let Some(missing) = usage.unasked.filter(|_| is_served) {
+            let (why, command) = unasked(missing, self.definition, version, self.audience);
+            return findings.unknown(Holds::Usage, why, command);
         }
         let held = findings.holders.iter().any(|holder| holder.holds == Holds::Usage);
         if asked > 0 && !held {
@@ -345,7 +344,7 @@ fn under_way(migration: &Migration) -> Holder {
     };
     Holder::new(
         Holds::Migration,
-        format!("the StorageMigration {name} is {phase}: {how}"),
+        Redacted::ours(format!("the StorageMigration {name} is {phase}: {how}")),
     )
 }
 

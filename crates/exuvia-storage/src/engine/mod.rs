@@ -1,11 +1,25 @@
-//! Carries the protocol out: observes, asks for the next step, does it, remembers what came of it.
+//! The engine: a machine that observes, does the next step of the protocol, and remembers what came of it.
+
+#[cfg(feature = "etcd")]
+mod etcd;
+mod observe;
+mod sentences;
+mod steps;
+mod stored_versions;
+mod sweeps;
+mod whole_run;
+#[cfg(not(feature = "etcd"))]
+mod without_etcd;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exuvia_api::PassSpec;
+use exuvia_runtime::ServerClock;
+use exuvia_runtime::machine::Machine;
 use exuvia_sweep::{Control, Progress, Sweep};
-use exuvia_write::Writer;
+use exuvia_write::{RetryPolicy, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Config};
@@ -14,40 +28,25 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::audience::Audience;
 use crate::builtin::resource_name;
-use crate::clock::ServerClock;
 use crate::definition::Definition;
-use crate::options::{Options, Verify};
+use crate::options::Options;
 use crate::ownership::REWRITER;
-use crate::protocol::{self, Crd, Hold, Observed, Pass, Settled, Step};
+use crate::protocol::{self, Hold, Next, Pass, Step, StepKind};
 use crate::record::Record;
-use crate::report::Report;
-use crate::servers::{ApiServers, Awake, Settling};
+use crate::report::MigrationReport;
+use crate::servers::{ApiServers, Settling};
 use crate::survey::Survey;
 use crate::verify::{Found, Trust, Verifier};
 
-/// How soon it is looked again whether a server has renewed its identity Lease, which it does every 10 s.
-const LEASES_AGAIN: Duration = Duration::from_secs(2);
-
-mod run;
-mod steps;
-mod stored_versions;
-mod sweeps;
-
 /// What a migration is busy with, for a progress bar or a status.
 #[derive(Clone, Debug)]
-pub enum Activity {
-    /// Metadata is looked at, samples are dry-run.
-    Preflight,
-    /// Nothing but waiting, for so long.
-    Settling(Duration),
-    /// The rewrite sweep runs.
-    Rewriting(watch::Receiver<Progress>),
-    /// The verify sweep runs.
-    Verifying(watch::Receiver<Progress>),
-    /// `storedVersions` is trimmed.
-    Trimming,
-    /// The patrol's sweep runs.
-    Patrolling(watch::Receiver<Progress>),
+pub struct Activity {
+    /// The step, or the wait for one.
+    pub step: StepKind,
+    /// How far the sweep is, if it is one.
+    pub progress: Option<watch::Receiver<Progress>>,
+    /// How long it still waits, if it does.
+    pub left: Option<Duration>,
 }
 
 /// What is migrated.
@@ -55,8 +54,7 @@ pub enum Activity {
 enum Subject {
     /// A CRD by name.
     Crd(String),
-    /// A built-in resource. It has no versions to shed, nothing to trim, and nothing tells when the API servers'
-    /// configuration last changed: every object is patched twice.
+    /// A built-in resource.
     BuiltIn(ApiResource),
 }
 
@@ -72,6 +70,8 @@ pub struct Engine {
     settling: Settling,
     clock: ServerClock,
     pass: Option<Pass>,
+    /// The spec that is carried out, if there is one.
+    spec: Option<PassSpec>,
     definition: Option<Arc<Definition>>,
     /// What the CRD has on record, as it was last read.
     record: Option<Record>,
@@ -91,7 +91,7 @@ pub struct Engine {
     watcher: Box<dyn Fn(Activity) + Send + Sync>,
     /// Who reads why it does not go on.
     audience: Audience,
-    report: Report,
+    report: MigrationReport,
 }
 
 impl std::fmt::Debug for Engine {
@@ -101,21 +101,6 @@ impl std::fmt::Debug for Engine {
             .field("pass", &self.pass)
             .finish_non_exhaustive()
     }
-}
-
-/// What [`Engine::advance`] came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Advance {
-    /// A step was done; call again.
-    Stepped,
-    /// Call again after this time.
-    Wait(Duration),
-    /// Something stands in the way.
-    Held(Hold),
-    /// There is nothing left to do.
-    Done,
-    /// It was cancelled.
-    Cancelled,
 }
 
 impl Engine {
@@ -147,9 +132,9 @@ impl Engine {
             Subject::BuiltIn(resource) => resource_name(resource),
         };
         let servers = ApiServers::new(config, &options.api_servers, &options.ignored_api_servers);
-        let report = Report {
+        let report = MigrationReport {
             resource: name.clone(),
-            ..Report::default()
+            ..MigrationReport::default()
         };
         Self {
             client,
@@ -162,6 +147,7 @@ impl Engine {
             suspended: false,
             control: Control::new(),
             pass: None,
+            spec: None,
             definition: None,
             record: None,
             unsettled_at: None,
@@ -192,6 +178,13 @@ impl Engine {
             self.report.stored_before.clone_from(&pass.stored_before);
         }
         self.pass = pass;
+        self
+    }
+
+    /// Remembers with each pass that it carries out this spec.
+    #[must_use]
+    pub fn carrying_out(mut self, spec: PassSpec) -> Self {
+        self.spec = Some(spec);
         self
     }
 
@@ -249,181 +242,37 @@ impl Engine {
     }
 
     /// What was done so far.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &MigrationReport {
         &self.report
-    }
-
-    /// Observes, and does the next step.
-    pub async fn advance(&mut self) -> Result<Advance, Error> {
-        let step = self.next().await?;
-        self.carry_out(step).await
-    }
-
-    /// Observes, and says what the next step is, so that it can be told before it is done.
-    pub async fn next(&mut self) -> Result<Step, Error> {
-        let step = protocol::next(&self.observe().await?);
-        tracing::debug!(resource = %self.name, ?step, "next step");
-        Ok(step)
-    }
-
-    /// Does what [`next`](Self::next) said. A step that would be dangerous if the world had changed since looks again
-    /// itself.
-    pub async fn carry_out(&mut self, step: Step) -> Result<Advance, Error> {
-        if self.control.is_cancelled() {
-            return Ok(Advance::Cancelled);
-        }
-        let started = Instant::now();
-        let mut hold = None;
-        match step {
-            Step::Begin => self.begin(),
-            Step::Preflight => {
-                self.preflight().await?;
-                self.report.timings.preflight += started.elapsed().as_secs_f64();
-            }
-            Step::TakeR0 => self.take_r0().await?,
-            Step::Rewrite => {
-                self.rewrite().await?;
-                self.report.timings.rewrite += started.elapsed().as_secs_f64();
-            }
-            Step::Verify { full } => {
-                self.verify(full).await?;
-                self.report.timings.verify += started.elapsed().as_secs_f64();
-            }
-            Step::Trim(old) => hold = self.trim(&old).await?,
-            Step::Patrol => hold = self.patrol().await?,
-            Step::Wait(time) => return Ok(Advance::Wait(time)),
-            Step::Hold(hold) => return Ok(Advance::Held(hold)),
-            Step::Done => return Ok(Advance::Done),
-        }
-        Ok(hold.map_or(Advance::Stepped, Advance::Held))
-    }
-
-    /// Leaves a hold: the next [`advance`](Self::advance) tries again what was in the way.
-    pub fn retry(&mut self, hold: &Hold) {
-        self.pass = self.pass.as_ref().map(|pass| protocol::resume(hold, pass));
     }
 
     /// Reads the CRD and asks the API servers for the first time, so that waiting for them begins now.
     pub async fn look_around(&mut self) -> Result<(), Error> {
-        self.observe().await.map(drop)
+        self.next().await.map(drop)
     }
 
-    async fn observe(&mut self) -> Result<Observed, Error> {
-        self.clock.ask(&self.client).await;
-        let crd = match &self.subject {
-            Subject::BuiltIn(_) => Some(Crd::default()),
-            Subject::Crd(name) => {
-                let found = self.find_crd(name).await?;
-                self.record = found.as_ref().and_then(Record::read);
-                self.definition = found.as_ref().map(|crd| {
-                    Arc::new(Definition {
-                        shed: self.options.shed.clone(),
-                        ..Definition::read(crd)
-                    })
-                });
-                self.definition.as_ref().map(|definition| definition.crd.clone())
-            }
-        };
-        if let Some(crd) = &crd {
-            self.report.storage_version.clone_from(&crd.storage);
-            self.report.stored_after.clone_from(&crd.stored);
-        }
-        self.recall_trim();
-        let (asleep, awake_in) = self.asleep().await?;
-        let settled = self.settled().await?;
-        self.is_settled = matches!(settled, Settled::Yes { .. });
-        Ok(Observed {
-            crd,
-            pass: self.pass.clone(),
-            settled,
-            patrol_in: self
-                .left_of_settle(self.trimmed_at)
-                .unwrap_or_default()
-                .max(awake_in),
-            asleep,
-            suspended: self.suspended,
+    /// Tells the watcher what it is busy with.
+    fn busy(&self, step: StepKind, progress: Option<watch::Receiver<Progress>>) {
+        (self.watcher)(Activity {
+            step,
+            progress,
+            left: None,
+        });
+    }
+
+    /// Writes objects, with more patience for other writers than usual: a heartbeat that writes fifty times a second is faster
+    /// five times in a row on a busy machine.
+    fn rewriter(&self) -> Writer {
+        let usual = self.writer.retry_policy().clone();
+        self.writer.acting_as(REWRITER).retry(RetryPolicy {
+            conflicts: usual.conflicts.saturating_mul(2),
+            ..usual
         })
-    }
-
-    /// API servers that may have slept since the trim, if the patrol is next. From when all are seen to be awake, requests in
-    /// flight are waited for once more.
-    async fn asleep(&mut self) -> Result<(Vec<String>, Duration), Error> {
-        let nothing = (Vec::new(), Duration::ZERO);
-        let pass = self.pass.as_ref().filter(|pass| pass.trimmed && !pass.patrolled);
-        let (Some(pass), Some(_)) = (pass, &self.definition) else {
-            self.awake_since = None;
-            return Ok(nothing);
-        };
-        let now = self.clock.now();
-        let since = pass.trimmed_at.unwrap_or(now);
-        Ok(
-            match self.settling.servers().awake(&self.client, since, now).await? {
-                Awake::NoMatter => nothing,
-                Awake::All => {
-                    let since = *self.awake_since.get_or_insert_with(Instant::now);
-                    (Vec::new(), self.left_of_settle(Some(since)).unwrap_or_default())
-                }
-                Awake::Not(asleep) => {
-                    self.awake_since = None;
-                    (asleep, LEASES_AGAIN)
-                }
-            },
-        )
-    }
-
-    /// Whether all API servers have understood, as far as the next step depends on it.
-    async fn settled(&mut self) -> Result<Settled, Error> {
-        let mut settled = Settled::Yes { accounted: false };
-        let pass = self.pass.as_ref();
-        let is_asked = pass.is_none_or(|pass| pass.wanted && !pass.trimmed);
-        if let Some(definition) = self.definition.clone().filter(|_| is_asked) {
-            let changed = definition.spec_changed_at;
-            let since_change = changed.map(|at| self.clock.since(at)).unwrap_or_default();
-            settled = self
-                .settling
-                .look(&self.client, &definition, since_change, self.options.settle)
-                .await?;
-            let pass = self.pass.as_ref();
-            let matters = pass.is_some_and(|pass| pass.preflight.is_some());
-            if self.options.verify == Verify::Proof
-                && settled == (Settled::Yes { accounted: false })
-                && matters
-            {
-                return Err(Error::ProofImpossible);
-            }
-        }
-        if let (Some(left), Settled::Yes { .. }) = (self.left_of_settle(self.unsettled_at), &settled) {
-            settled = Settled::Wait(left);
-        }
-        if let (Verify::Full, Settled::Yes { accounted }) = (self.options.verify, &mut settled) {
-            *accounted = false;
-        }
-        Ok(settled)
-    }
-
-    /// Turns a time that was kept into our own monotonic clock's. Where none was kept, all of the time is waited for.
-    fn recall_trim(&mut self) {
-        let pass = self.pass.as_ref().filter(|pass| pass.trimmed);
-        if let (Some(pass), None) = (pass, self.trimmed_at) {
-            let passed = pass.trimmed_at.map(|at| self.clock.since(at)).unwrap_or_default();
-            let now = Instant::now();
-            self.trimmed_at = Some(now.checked_sub(passed).unwrap_or(now));
-        }
-    }
-
-    /// What is left of one settle time that began then; nothing of one that never began. Nothing tells when an API server
-    /// was given another configuration, so a built-in resource has nothing to wait for.
-    fn left_of_settle(&self, since: Option<Instant>) -> Option<Duration> {
-        if matches!(self.subject, Subject::BuiltIn(_)) {
-            return None;
-        }
-        let left = self.options.settle.saturating_sub(since?.elapsed());
-        Some(left).filter(|left| !left.is_zero())
     }
 
     fn verifier(&self, trust: Trust) -> Verifier {
         Verifier {
-            writer: self.writer.acting_as(REWRITER),
+            writer: self.rewriter(),
             api: self.api(),
             definition: self.definition.clone(),
             trust,
@@ -474,5 +323,47 @@ impl Engine {
         if let Some(pass) = &mut self.pass {
             change(pass);
         }
+    }
+}
+
+impl Machine for Engine {
+    type Step = Step;
+    type Hold = Hold;
+    type Error = Error;
+
+    async fn next(&mut self) -> Result<Next, Error> {
+        self.clock.ask(&self.client).await;
+        Ok(match &self.subject {
+            Subject::Crd(name) => {
+                let name = name.clone();
+                protocol::next(&self.observe(&name).await?)
+            }
+            Subject::BuiltIn(_) => protocol::next_of_built_in(self.pass.as_ref(), self.suspended),
+        })
+    }
+
+    async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
+        let started = Instant::now();
+        let kind = step.kind();
+        let mut hold = None;
+        match step {
+            Step::Begin => self.begin(),
+            Step::Preflight => self.preflight().await?,
+            Step::TakeR0 => self.take_r0().await?,
+            Step::Rewrite => self.rewrite().await?,
+            Step::Verify { full } => self.verify(full).await?,
+            Step::Trim(old) => hold = self.trim(&old).await?,
+            Step::Patrol => hold = self.patrol().await?,
+        }
+        self.report.timings.add(kind, started.elapsed());
+        Ok(hold)
+    }
+
+    fn retry(&mut self, hold: &Hold) {
+        self.pass = self.pass.as_ref().map(|pass| protocol::resume(hold, pass));
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.control.is_cancelled()
     }
 }

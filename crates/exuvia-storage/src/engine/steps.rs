@@ -2,37 +2,46 @@
 
 use std::time::Instant;
 
-use exuvia_write::{ErrorClass, RetryPolicy};
+use exuvia_write::{ErrorClass, Redacted, RetryPolicy};
 
-use super::{Activity, Engine, Subject};
+use super::{Engine, Subject};
 use crate::Error;
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
-use crate::protocol::{Blocked, Crd, Pass, Preflight, SweepEnd, Wanted};
+use crate::protocol::{Blocked, Crd, Pass, Preflight, StepKind, SweepEnd, Wanted};
 use crate::record::Record;
-use crate::redact::redact;
 use crate::report::Verified;
 use crate::survey::Survey;
 
 impl Engine {
     pub(super) fn begin(&mut self) {
-        let crd = match (&self.subject, &self.definition) {
-            (Subject::BuiltIn(_), _) => Crd::default(),
-            (Subject::Crd(_), Some(definition)) => definition.crd.clone(),
+        let pass = match (&self.subject, &self.definition) {
+            (Subject::BuiltIn(_), _) => Pass::begin_built_in(),
+            (Subject::Crd(_), Some(definition)) => self.begin_for(&definition.crd),
             (Subject::Crd(_), None) => return,
         };
-        let pass = self.owed_by_record().unwrap_or_else(|| {
-            let mut pass = Pass::begin(&crd, self.pass.as_ref());
-            pass.patrol_owed |= self.pass.is_none() && self.owed().is_some();
-            pass
-        });
         if pass.patrol_owed {
             self.unsettled_at = Some(Instant::now());
         }
+        // What an earlier pass counted is not this one's progress.
+        (self.report.rewrite, self.report.verify) = Default::default();
+        self.busy(StepKind::Begin, None);
         self.report.stored_before.clone_from(&pass.stored_before);
-        self.pass = Some(pass);
+        self.pass = Some(Pass {
+            spec: self.spec.clone(),
+            ..pass
+        });
         self.trimmed_at = None;
+    }
+
+    /// A new pass for the CRD, or the patrol that an earlier one left.
+    fn begin_for(&self, crd: &Crd) -> Pass {
+        self.owed_by_record().unwrap_or_else(|| {
+            let mut pass = Pass::begin(crd, self.pass.as_ref());
+            pass.patrol_owed |= self.pass.is_none() && self.owed().is_some();
+            pass
+        })
     }
 
     /// What is on record as trimmed and not patrolled, if the patrol is asked for.
@@ -65,7 +74,7 @@ impl Engine {
     }
 
     pub(super) async fn preflight(&mut self) -> Result<(), Error> {
-        (self.watcher)(Activity::Preflight);
+        self.busy(StepKind::Preflight, None);
         let obstacle = match self.definition.clone() {
             None => self.forbidden_builtin().await?,
             Some(definition) if definition.endpoint().is_none() => Some(Obstacle::NothingServed),
@@ -192,7 +201,7 @@ impl Engine {
             Err(error) if MissingRule::named_in(&error.to_string()).is_some() => {
                 Some(Obstacle::forbidden(&error.to_string()))
             }
-            _ => None, // any other trouble is that object's own, and shows when its turn comes
+            _ => None, // any other failure is about that object alone, and shows in the sweep
         })
     }
 
@@ -239,7 +248,7 @@ impl Unlisted {
         Self::Because(match MissingRule::named_in(text) {
             Some(_) => Obstacle::forbidden(text),
             None => Obstacle::NoList {
-                message: redact(text),
+                message: Redacted::from_server(text),
             },
         })
     }

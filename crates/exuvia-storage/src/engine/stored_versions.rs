@@ -6,11 +6,10 @@ use exuvia_sweep::ResourceVersion;
 use exuvia_write::{ErrorClass, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use super::{Activity, Engine, Subject};
+use super::Engine;
 use crate::Error;
-use crate::audit::{self, audit};
 use crate::definition::Definition;
-use crate::protocol::{Hold, Pass};
+use crate::protocol::{Hold, Pass, StepKind};
 use crate::record::Record;
 use crate::report::Verified;
 
@@ -18,12 +17,7 @@ impl Engine {
     /// Removes exactly the old versions, under the lock, and puts on record what was proven. On a 409 the next observation
     /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself shows something else.
     pub(super) async fn trim(&mut self, old: &[String]) -> Result<Option<Hold>, Error> {
-        if let Subject::BuiltIn(_) = self.subject {
-            // There is nothing to trim, and no version that a server could bring back.
-            self.remember(|pass| (pass.trimmed, pass.patrolled) = (true, true));
-            return Ok(None);
-        }
-        (self.watcher)(Activity::Trimming);
+        self.busy(StepKind::Trim, None);
         if let Some(hold) = self.audit_etcd().await? {
             return Ok(Some(hold));
         }
@@ -82,66 +76,14 @@ impl Engine {
         self.report.left.clone().or_else(on_record).unwrap_or_default()
     }
 
-    /// Whether the etcd that is to be audited before the trim is there, and is this cluster's: better to know before 10,000
-    /// objects are rewritten. `seen` objects were found by way of the API.
-    pub(super) async fn try_etcd(&self, seen: u64) -> Result<(), Error> {
-        let Some(etcd) = &self.options.etcd else {
-            return Ok(());
-        };
-        let held = audit::count(etcd, &self.name)
-            .await
-            .map_err(|error| Error::Audit(Box::new(error)))?;
-        if held == 0 && seen > 0 {
-            return Err(self.not_this_etcd(etcd, seen));
-        }
-        Ok(())
-    }
-
-    fn not_this_etcd(&self, etcd: &audit::Options, swept: u64) -> Error {
-        Error::NotThisEtcd {
-            resource: self.name.clone(),
-            swept,
-            prefix: etcd.prefix.clone(),
-        }
-    }
-
-    /// The last gate before the trim, if the user can read etcd: the only proof there is.
-    async fn audit_etcd(&mut self) -> Result<Option<Hold>, Error> {
-        let Some(etcd) = &self.options.etcd else {
-            return Ok(None);
-        };
-        let report = audit(&audit::Options {
-            resources: vec![self.name.clone()],
-            ..etcd.clone()
-        })
-        .await
-        .map_err(|error| Error::Audit(Box::new(error)))?;
-        let audited = report.resource(&self.name).map_or(0, |resource| resource.objects);
-        let swept = self.survey.as_ref().map_or(0, |survey| survey.objects);
-        if audited == 0 && swept > 0 {
-            return Err(self.not_this_etcd(etcd, swept));
-        }
-        let is_current = report.is_current();
-        self.report.audit = Some(report);
-        if is_current {
-            return Ok(None);
-        }
-        // The sweeps were wrong about something: the next try looks at everything.
-        self.remember(|pass| (pass.verify, pass.verified_up_to) = (None, None));
-        Ok(Some(Hold::NotProven))
-    }
-
-    /// Adds what was trimmed to `storedVersions` again, whoever else changes the CRD meanwhile, and takes back what is on
-    /// record; `false`: nothing is listed again, because there is no other version, or the CRD is gone or was flipped, which
+    /// Adds what was trimmed to `storedVersions` again, even if others change the CRD at the same time, and takes back what is on
+    /// record; `false`: nothing is listed again, because the CRD has only one version, or it the CRD is gone or was flipped, which
     /// explains by itself that objects moved.
     ///
     /// If somebody else trimmed, nobody knows which version it was: all others of the CRD are listed until it is proven.
     pub(super) async fn put_back(&self, pass: &Pass) -> Result<bool, Error> {
         let crds = self.crds();
-        let found = match &self.subject {
-            Subject::Crd(name) => self.find_crd(name).await?,
-            Subject::BuiltIn(_) => None,
-        };
+        let found = self.find_crd(&self.name).await?;
         let is_same = |crd: &CustomResourceDefinition| {
             (crd.metadata.uid.as_ref(), crd.metadata.generation) == (Some(&pass.uid), Some(pass.generation))
         };
@@ -222,7 +164,7 @@ impl Engine {
             return Ok(false);
         };
         let now = Definition::read(&crd);
-        // Labels and annotations, too: whoever asked us to stop by one of them shall not find the CRD trimmed.
+        // Labels and annotations, too: somebody who asked us to stop by one of them must not find the CRD trimmed.
         let is_same = now.crd == definition.crd
             && now.labels == definition.labels
             && now.annotations == definition.annotations;

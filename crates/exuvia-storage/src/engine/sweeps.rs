@@ -7,15 +7,15 @@ use std::time::Instant;
 use exuvia_sweep::Failures;
 use tokio::sync::OnceCell;
 
-use super::{Activity, Engine, Subject};
+use super::{Engine, Subject};
 use crate::Error;
 use crate::definition::Definition;
 use crate::error::unless_cancelled;
 use crate::failures::presentable;
 use crate::options::Verify;
-use crate::ownership::{Experience, Owners, REWRITER};
+use crate::ownership::{Experience, Owners};
 use crate::probe::Prober;
-use crate::protocol::{Crd, Hold, Pass, SweepEnd, Verification};
+use crate::protocol::{Crd, Hold, Pass, StepKind, SweepEnd, Verification};
 use crate::report::Verified;
 use crate::rewrite::{self, Rewriter};
 use crate::survey::{self, Survey};
@@ -24,16 +24,16 @@ use crate::verify::{Found, Trust, sample_share};
 impl Engine {
     pub(super) async fn rewrite(&mut self) -> Result<(), Error> {
         let pass = self.pass.clone().unwrap_or_default();
-        // Who owned what before this sweep is no answer any more, however it ends.
+        // Who owned what before this sweep no longer holds, however it ends.
         self.survey = None;
         self.report.owners = Owners::default();
         let prober = self
             .definition
             .clone()
-            .map(|definition| Prober::new(self.client.clone(), self.writer.acting_as(REWRITER), definition));
+            .map(|definition| Prober::new(self.client.clone(), self.rewriter(), definition));
         let is_clean = self.lists_nothing_old();
         let rewriter = &Rewriter {
-            writer: self.writer.acting_as(REWRITER),
+            writer: self.rewriter(),
             api: self.api(),
             definition: self.definition.clone(),
             managed_fields: self.options.managed_fields,
@@ -48,11 +48,11 @@ impl Engine {
         };
         let put_back = &OnceCell::new();
         let sweep = self.sweep();
-        (self.watcher)(Activity::Rewriting(sweep.progress()));
+        self.busy(StepKind::Rewrite, Some(sweep.progress()));
         let done = sweep
             .run(async |object| {
                 let verdict = rewriter.rewrite(&object.metadata).await;
-                // storedVersions says that there is nothing like this: whoever trimmed it was wrong, or we were. Now,
+                // storedVersions says that there is nothing like this: somebody trimmed it too early. Now,
                 // and not after the sweep, which a crash may cut off.
                 if is_clean && rewriter.found.stored_otherwise.load(Ordering::Relaxed) > 0 {
                     let _ = put_back.get_or_try_init(|| self.put_back(&pass)).await;
@@ -81,13 +81,13 @@ impl Engine {
         self.report.unmoved_example = found.unmoved_example.get().cloned();
         self.report.left = Some(found.left());
         if let Err(cut_off) = &done {
-            self.report.rewrite = cut_off.report().tally; // what was done until then is done
+            self.report.rewrite = cut_off.report().tally.into(); // what was done until then is done
         }
         let Some(done) = unless_cancelled(&self.name, done)? else {
             return Ok(());
         };
         let unfinished = done.tally.failed + done.tally.conflict;
-        self.report.rewrite = done.tally;
+        self.report.rewrite = done.tally.into();
         self.report.failures = self.presentable(done.failures).await;
         self.report.peak_concurrency = done.peak_concurrency;
         if !listed_again {
@@ -99,7 +99,7 @@ impl Engine {
 
     pub(super) async fn verify(&mut self, full: bool) -> Result<(), Error> {
         let pass = self.pass.clone().unwrap_or_default();
-        self.report.audit = None; // what etcd held before is no news any more
+        self.forget_audit();
         let trust = match (full, pass.r0, pass.verified_up_to) {
             (true, _, Some(verified)) => Trust::UpTo(verified),
             (false, Some(r0), _) => Trust::Above {
@@ -111,7 +111,7 @@ impl Engine {
         let verifier = &self.verifier(trust);
         let survey = &Mutex::new(Survey::default());
         let sweep = self.sweep();
-        (self.watcher)(Activity::Verifying(sweep.progress()));
+        self.busy(StepKind::Verify, Some(sweep.progress()));
         // Where nothing is listed that could be trimmed, a suspicious move says that something was trimmed too early.
         let is_clean = self.lists_nothing_old();
         let put_back = &OnceCell::new();
@@ -148,7 +148,7 @@ impl Engine {
         verification.complete = true;
         verification.unfinished = done.tally.failed + done.tally.conflict;
         verification.smallest_list = done.smallest_list;
-        self.report.verify = done.tally;
+        self.report.verify = done.tally.into();
         if !done.tally.is_clean() {
             self.report.failures = self.presentable(done.failures).await;
         }
@@ -158,6 +158,7 @@ impl Engine {
             self.report.verified = Some(if full { Verified::Full } else { Verified::Proof });
             let why = self.settling.why_not_accounted().map(str::to_owned);
             self.report.why_full = why.filter(|_| full && self.options.verify == Verify::Auto);
+            self.report.verified_by = found.proofs(self.settling.asked());
         }
         Ok(())
     }
@@ -168,8 +169,12 @@ impl Engine {
         definition.is_some_and(|definition| definition.crd.old_versions().is_empty())
     }
 
-    /// Remembers what a verify sweep came to, in the light of the CRD as it is after it.
+    /// Remembers what a verify sweep came to. The CRD is read again: if it was changed, that explains why objects moved.
     async fn take_note(&mut self, verification: &Verification) -> Result<(), Error> {
+        if let Subject::BuiltIn(_) = self.subject {
+            self.remember(|pass| pass.note_verification(verification));
+            return Ok(());
+        }
         let Some(crd) = self.reread().await? else {
             return Ok(());
         };
@@ -189,9 +194,6 @@ impl Engine {
 
     /// The CRD as it is now, to see whether it is still the one that a sweep was about.
     async fn reread(&self) -> Result<Option<Crd>, Error> {
-        if let Subject::BuiltIn(_) = self.subject {
-            return Ok(Some(Crd::default()));
-        }
         let crd = self.find_crd(&self.name).await?;
         Ok(crd.map(|crd| Definition::read(&crd).crd))
     }
@@ -208,7 +210,7 @@ impl Engine {
         let verifier = &self.verifier(trust);
         let survey = &Mutex::new(Survey::default());
         let sweep = self.sweep();
-        (self.watcher)(Activity::Patrolling(sweep.progress()));
+        self.busy(StepKind::Patrol, Some(sweep.progress()));
         let put_back = &OnceCell::new();
         let swept = sweep
             .run(async |object| {
@@ -232,6 +234,7 @@ impl Engine {
                     patrol_owed: true,
                     unexplained: pass.unexplained.saturating_add(1),
                     came_back: Found::count(&verifier.found.came_back) > 0,
+                    spec: pass.spec.clone(),
                     ..Pass::begin(&crd, Some(&pass))
                 });
                 self.trimmed_at = None;

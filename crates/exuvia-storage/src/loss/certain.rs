@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Deeper schemas are looked at by the server: no real one is, and the stack is finite.
+/// Deeper schemas are not compared here, because the stack is finite; real ones are not so deep.
 const DEEPEST: usize = 200;
 
 /// Whether everything that survives a read through `old` also survives `new` unchanged, and nothing is added to it.
@@ -13,7 +13,7 @@ const DEEPEST: usize = 200;
 /// what is stored may be older than the schema.
 ///
 /// The rules are those of structural pruning (PITFALLS A34): below `x-kubernetes-preserve-unknown-fields`, *specified*
-/// properties are pruned all the same; `null` stays only where it is nullable or where nothing is specified.
+/// properties are pruned in any case; `null` stays only where it is nullable or where nothing is specified.
 ///
 /// ```
 /// use exuvia_storage::loss::certainly_keeps;
@@ -142,7 +142,7 @@ fn keeps(old: Part<'_>, new: Part<'_>, depth: usize) -> bool {
     let keeps_known = known.into_iter().all(|name| {
         let is_meta = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
         match (old, is_meta) {
-            // The server looks after them itself, whatever the schema says.
+            // The server handles them itself, whatever the schema says.
             (Part::Specified { root: true, .. }, true) => true,
             _ if is_meta && (embeds(old) || embeds(new)) => old.property(name) == new.property(name),
             _ => keeps_child(old.child(name), new.child(name), depth),
@@ -168,7 +168,7 @@ fn keeps_child(old: Option<Part<'_>>, new: Option<Part<'_>>, depth: usize) -> bo
     }
 }
 
-/// A default that only the new schema has is a change that people want to know of.
+/// A default that only the new schema has is a change that people want to know about.
 fn adds_nothing(old: Part<'_>, new: Part<'_>) -> bool {
     new.default().is_null() || new.default() == old.default()
 }
@@ -179,7 +179,7 @@ fn is_of_one_kind(old: Part<'_>, new: Part<'_>) -> bool {
     let same = match (old.schema(), new.schema()) {
         (Some(old), Some(new)) => {
             let is_same = |key: &&str| old[*key] == new[*key];
-            // A list that may not hold anything twice any more.
+            // A list that may no longer hold duplicates.
             let is_stricter = matches!(new["x-kubernetes-list-type"].as_str(), Some("set" | "map"))
                 && !["x-kubernetes-list-type", "x-kubernetes-list-map-keys"]
                     .iter()

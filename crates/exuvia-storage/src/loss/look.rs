@@ -1,14 +1,11 @@
-//! Looks: every object at the storage version and at the old ones, page by page, at one resourceVersion each.
+//! Compares every object at the storage version and at the old ones, page by page, at one resourceVersion each.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use exuvia_sweep::Control;
+use exuvia_sweep::{Control, Page, Pages};
 use exuvia_write::{ErrorClass, RetryPolicy};
-use kube::api::{DynamicObject, ListParams, VersionMatch};
-use kube::core::{ListMeta, Request};
-use kube::{Client, Resource};
-use serde::Deserialize;
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
 use serde_json::Value;
 
 use super::difference::Difference;
@@ -19,17 +16,11 @@ use crate::definition::{Definition, Version};
 /// Whole objects, and there may be 1 MiB in each: two such pages are in memory at once.
 const PAGE: u32 = 100;
 
-/// How often in a row the server may hand back a fresh token and then not take it.
-const RESUMES_IN_A_ROW: u32 = 5;
-
 /// How often an object that changes meanwhile is read again.
-const MOST_READS: u32 = 20;
+const MAX_READS: u32 = 20;
 
-/// So many of those that never keep still are named.
-const MOST_UNSEEN: usize = 20;
-
-/// 65 s: the API server itself gives up on a list after 60 s.
-const TIMEOUT: Duration = Duration::from_secs(65);
+/// How many objects that never keep still are named.
+const MAX_UNSEEN: usize = 20;
 
 /// Finds out what a rewrite of all objects would erase, change or add. Needs `list` on the resource, and writes nothing.
 ///
@@ -52,46 +43,39 @@ pub async fn look(
     let Some(storage) = storage.filter(|_| !versions.is_empty()) else {
         return Ok(Some(losses));
     };
+    let unseen = losses.unseen.clone();
     let mut looker = Looker {
         client,
         definition,
         storage,
         losses,
     };
-    let mut token = None;
-    let mut resumed = 0;
-    loop {
-        let params = from_token(token.clone());
-        let page = match looker.list(storage, None, &params).await {
-            Err(error) => match fresh_token(&error).filter(|_| resumed < RESUMES_IN_A_ROW) {
-                Some(fresh) => {
-                    (token, resumed) = (Some(fresh), resumed + 1);
-                    continue;
-                }
-                None => return Err(error),
-            },
-            Ok(page) => page,
-        };
-        resumed = 0;
-        let mut found = vec![Difference::default(); page.items.len()];
+    let mut pages = looker.pages(storage, None).page_size(PAGE);
+    while let Some(mut page) = pages.next().await? {
+        if page.is_first {
+            // The list may have lost its place and start over: no object is counted twice.
+            looker.losses = Losses {
+                unseen: unseen.clone(),
+                ..Losses::default()
+            };
+        }
+        let objects = whole(&mut page)?;
+        let mut found = vec![Difference::default(); objects.len()];
         for old in &versions {
             if control.is_cancelled() {
                 return Ok(None);
             }
-            let mut shown = looker.same_page(old, &params, &page.metadata).await?;
-            for (object, found) in page.items.iter().zip(&mut found) {
+            let mut shown = looker.same_page(&pages, old, &page).await?;
+            for (object, found) in objects.iter().zip(&mut found) {
                 let partner = shown.remove(&identity(object));
                 found.merge(looker.compare(old, partner, object).await?);
             }
         }
-        for (object, found) in page.items.iter().zip(&found) {
+        for (object, found) in objects.iter().zip(&found) {
             looker.losses.add(&name(object), found);
         }
-        token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if token.is_none() {
-            return Ok(Some(looker.losses));
-        }
     }
+    Ok(Some(looker.losses))
 }
 
 struct Looker<'a> {
@@ -101,45 +85,35 @@ struct Looker<'a> {
     losses: Losses,
 }
 
-/// One page of whole objects.
-#[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: ListMeta,
-    #[serde(default)]
-    items: Vec<Value>,
-}
-
 impl Looker<'_> {
-    /// The page of `page`, as another version shows it: the same revision, and the same place (a token holds both, and is
-    /// good at every version's endpoint). Where that revision is gone meanwhile, whatever is there now.
+    fn api(&self, version: &Version, namespace: Option<&str>) -> Api<DynamicObject> {
+        let resource = self.definition.resource(&version.name);
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    fn pages(&self, version: &Version, namespace: Option<&str>) -> Pages {
+        Pages::of(&self.api(version, namespace)).retry(RetryPolicy::default())
+    }
+
+    /// The page as another version shows it, as of the same moment. Where that moment is gone from the server meanwhile,
+    /// whatever is there now; where the server cannot even list that, nothing: each object is read by itself then.
     async fn same_page(
         &self,
+        pages: &Pages,
         version: &Version,
-        params: &ListParams,
-        page: &ListMeta,
+        page: &Page,
     ) -> Result<HashMap<String, Value>, kube::Error> {
-        let mut params = params.clone();
-        if params.continue_token.is_none() {
-            params.resource_version.clone_from(&page.resource_version);
-            params.version_match = Some(VersionMatch::Exact);
-        }
-        let shown = match self.list(version, None, &params).await {
-            Err(error) if ErrorClass::of(&error) == ErrorClass::Expired => match fresh_token(&error) {
-                Some(fresh) => self.list(version, None, &from_token(Some(fresh))).await,
-                None => self.list(version, None, &from_token(None)).await,
-            },
-            shown => shown,
-        };
-        match shown {
-            Ok(shown) => Ok(shown
-                .items
+        match pages.beside(&self.api(version, None), page).next().await {
+            Ok(Some(mut shown)) => Ok(whole(&mut shown)?
                 .into_iter()
-                .map(|item| (identity(&item), item))
+                .map(|object| (identity(&object), object))
                 .collect()),
-            // Twice in a row: each object is read by itself.
-            Err(error) if ErrorClass::of(&error) == ErrorClass::Expired => Ok(HashMap::new()),
-            Err(error) => Err(error),
+            Ok(None) => Ok(HashMap::new()),
+            Err(error) if error.class == ErrorClass::Expired => Ok(HashMap::new()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -155,7 +129,7 @@ impl Looker<'_> {
         if let Some(partner) = partner.filter(|partner| are_of_one_moment(partner, object)) {
             return Ok(between(&partner, object));
         }
-        for _ in 0..MOST_READS {
+        for _ in 0..MAX_READS {
             let (Some(now), Some(shown)) = (
                 self.read(self.storage, object).await?,
                 self.read(old, object).await?,
@@ -166,7 +140,7 @@ impl Looker<'_> {
                 return Ok(between(&shown, &now));
             }
         }
-        if self.losses.unseen.len() < MOST_UNSEEN {
+        if self.losses.unseen.len() < MAX_UNSEEN {
             self.losses.unseen.push(Unseen {
                 version: old.name.clone(),
                 why: format!(
@@ -180,53 +154,27 @@ impl Looker<'_> {
         Ok(Difference::default())
     }
 
-    /// One object, by a list of its name: that needs no other right, and is as consistent as a get. `None`: it is gone.
+    /// One object, by a list of its name: that needs `list` alone, and is as consistent as a get. `None`: it is gone.
     async fn read(&self, version: &Version, object: &Value) -> Result<Option<Value>, kube::Error> {
         let metadata = &object["metadata"];
         let params = ListParams::default().fields(&format!(
             "metadata.name={}",
             metadata["name"].as_str().unwrap_or("")
         ));
-        let page = self
-            .list(version, metadata["namespace"].as_str(), &params)
-            .await?;
-        Ok(page.items.into_iter().next())
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "it only reads: a list")]
-    async fn list(
-        &self,
-        version: &Version,
-        namespace: Option<&str>,
-        params: &ListParams,
-    ) -> Result<Page, kube::Error> {
-        let resource = self.definition.resource(&version.name);
-        let collection = Request::new(DynamicObject::url_path(&resource, namespace));
-        let ask = async || {
-            let request = collection.list(params).map_err(kube::Error::BuildRequest)?;
-            tokio::time::timeout(TIMEOUT, self.client.request(request))
-                .await
-                .unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
-        };
-        RetryPolicy::default().read(ask).await
+        let mut pages = self
+            .pages(version, metadata["namespace"].as_str())
+            .select(&params);
+        match pages.next().await? {
+            Some(mut page) => Ok(whole(&mut page)?.pop()),
+            None => Ok(None),
+        }
     }
 }
 
-fn from_token(continue_token: Option<String>) -> ListParams {
-    ListParams {
-        limit: Some(PAGE),
-        continue_token,
-        ..ListParams::default()
-    }
-}
-
-/// The token by which to go on after a 410 (PITFALLS A8).
-fn fresh_token(error: &kube::Error) -> Option<String> {
-    match error {
-        kube::Error::Api(status) if status.code == 410 => status.metadata.as_ref()?.continue_.clone(),
-        _ => None,
-    }
-    .filter(|token| !token.is_empty())
+/// The objects of a page, taken out of it: the text of each is dropped as it is read.
+fn whole(page: &mut Page) -> Result<Vec<Value>, kube::Error> {
+    let objects = page.items.drain(..).map(|item| item.read());
+    objects.collect::<Result<_, _>>().map_err(kube::Error::SerdeError)
 }
 
 /// An object is the same one only with the same uid.

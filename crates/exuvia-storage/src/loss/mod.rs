@@ -1,8 +1,8 @@
 //! What a rewrite would erase or change, judged by the server: it shows each object at both versions, and we compare.
 //!
 //! Under conversion `None` the server prunes an object by the schema of every version that it passes through. Two schemas
-//! alone tell when that certainly loses nothing ([`certainly_keeps`]); everything else is looked at, object by object
-//! ([`look`]). What cannot be looked at is said, and holds.
+//! alone can show that nothing is lost ([`certainly_keeps`]); everything else is compared, object by object ([`look`]). What
+//! cannot be compared is reported, and stops the migration.
 
 mod certain;
 mod defaults;
@@ -25,16 +25,16 @@ use crate::definition::Definition;
 use crate::report::objects;
 use difference::Difference;
 
-/// So many objects are named for each path.
+/// How many objects are named for each path.
 const FIRST_OBJECTS: usize = 3;
 
-/// So many paths beyond those are told apart, to count them: 8 bytes each.
+/// How many more paths are told apart, to count them: 8 bytes each.
 const MOST_COUNTED: usize = 100_000;
 
-/// So many of them are in the sentence, which ends up in conditions and events.
+/// How many of them are in the sentence, which ends up in conditions and events.
 const MOST_IN_A_SENTENCE: usize = 10;
 
-/// So many are read with ease in a sentence; more of them want a list.
+/// How many are easy to read in a sentence; more of them need a list.
 const WITH_EASE: usize = 3;
 
 /// What a rewrite does to the content of the objects. Paths and names of objects, never values.
@@ -49,14 +49,14 @@ pub struct Losses {
     pub erased: BTreeMap<String, Count>,
     /// Fields that the rewrite gives another value.
     pub changed: BTreeMap<String, Count>,
-    /// Fields that only the old version shows, with the value of its own default. Nobody's data, as far as can be told.
+    /// Fields that only the old version shows, with the value of its own default: nobody wrote them, as far as is known.
     pub defaults_not_kept: BTreeMap<String, Count>,
     /// Fields that the rewrite sets to a default.
     pub added: BTreeMap<String, Count>,
     /// Fields with a value of a type that the storage version does not take: it stays, but every apply to the object answers
     /// 500, and no owner can be moved.
     pub unfit: BTreeMap<String, Count>,
-    /// Paths beyond the first 200 of each class, which are the ones that are named. Objects are counted all the same.
+    /// Paths beyond the first 200 of each class, which are the ones that are named. Objects are counted in any case.
     pub more_paths: u64,
     /// What could not be looked at.
     pub unseen: Vec<Unseen>,
@@ -88,7 +88,7 @@ impl Tense {
     }
 }
 
-/// Versions whose objects may lose something that nobody can see, because they or the storage version are not served.
+/// Versions whose objects may lose something unseen, because they or the storage version are not served.
 pub fn unseen(definition: &Definition) -> Vec<Unseen> {
     if definition.webhook_conversion {
         return Vec::new();
@@ -96,10 +96,16 @@ pub fn unseen(definition: &Definition) -> Vec<Unseen> {
     plan::Plan::of(definition).unseen
 }
 
+/// Whether objects stored at this version may lose something, so that a migration has to compare them first.
+pub fn may_lose(definition: &Definition, version: &str) -> bool {
+    let is_it = |compared: &&crate::definition::Version| compared.name == version;
+    !definition.webhook_conversion && plan::Plan::of(definition).look.iter().any(is_it)
+}
+
 /// How many objects a path is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// So many.
+    /// The number.
     pub objects: u64,
     /// The first three of them, `namespace/name`.
     pub first: Vec<String>,
@@ -115,7 +121,7 @@ pub struct Unseen {
 }
 
 impl Losses {
-    /// So many paths of each class are kept by name. A map whose keys are user data may have any number.
+    /// How many paths of each class are kept by name. A map whose keys are user data may have any number.
     pub const MOST_PATHS: usize = 200;
 
     /// Nothing could be compared.
@@ -137,12 +143,12 @@ impl Losses {
             && self.unseen.is_empty())
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         !self.holds() && self.defaults_not_kept.is_empty() && self.added.is_empty()
     }
 
-    /// Whether the sentence (see `Display`) names everything that holds, and is read with ease.
+    /// Whether the sentence (see `Display`) names everything that holds, and is easy to read.
     pub fn fits_a_sentence(&self) -> bool {
         self.more_paths == 0
             && self.erased.len() + self.changed.len() + self.unfit.len() <= WITH_EASE
@@ -160,7 +166,7 @@ impl Losses {
         }
     }
 
-    /// Everything there is to tell, one line for each path; `most` of each class at the most.
+    /// Everything that was found, one line for each path; `most` of each class at the most.
     ///
     /// ```
     /// use exuvia_storage::loss::{Count, Losses, Tense};
@@ -240,7 +246,7 @@ impl Losses {
         self.more_paths = self.beyond.len() as u64;
     }
 
-    /// What holds, in a sentence with the ways out.
+    /// What stops the migration, in a sentence with the ways out.
     pub fn sentence(&self, audience: Audience) -> String {
         let mut said = Vec::new();
         let [erase, change] = Tense::Would.verbs().map(|verb| format!("the rewrite {verb}"));
@@ -335,7 +341,7 @@ fn named(paths: &BTreeMap<String, Count>, first: usize) -> impl Iterator<Item = 
     })
 }
 
-/// For somebody at a command line: see [`Losses::sentence`].
+/// For the command line: see [`Losses::sentence`].
 impl fmt::Display for Losses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentence(Audience::CommandLine))

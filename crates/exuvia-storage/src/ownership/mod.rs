@@ -6,6 +6,7 @@ mod paths;
 mod reshape;
 pub(crate) mod shape;
 
+pub use paths::in_words;
 pub use shape::has_path;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,13 +29,19 @@ use asked::{Asked, Shown};
 /// webhook in such a write (PITFALLS A35), and we must not own it: its owner's next apply would be a conflict with us.
 pub(crate) const REWRITER: &str = "exuvia-rewrites";
 
-fn is_ours(entry: &ManagedFieldsEntry) -> bool {
+pub(crate) fn is_ours(entry: &ManagedFieldsEntry) -> bool {
     entry.manager.as_deref() == Some(REWRITER)
 }
 
 /// Whether one of our rewrites has left an entry.
 pub(crate) fn has_ours(metadata: &ObjectMeta) -> bool {
     metadata.managed_fields.iter().flatten().any(is_ours)
+}
+
+/// Whether the server has merged the oldest entries of updates into one, because there were more than ten.
+pub(crate) fn has_merged(metadata: &ObjectMeta) -> bool {
+    let mut entries = metadata.managed_fields.iter().flatten();
+    entries.any(|entry| entry.manager.as_deref() == Some("ancient-changes"))
 }
 
 /// Takes our own entry off an object, if there is one; `false`: it could not be done, or the same write has left another one,
@@ -78,7 +85,9 @@ impl Way {
             };
         }
         match old {
-            Some(old) if !reshape::keeps_shape(fields, &old.schema, &storage.schema) => Self::Reshaped,
+            Some(old) if !old.same_schema && !reshape::keeps_shape(fields, &old.schema, &storage.schema) => {
+                Self::Reshaped
+            }
             _ => Self::AsItIs,
         }
     }
@@ -149,6 +158,7 @@ impl Known {
     /// Finds out, for an object as the storage version shows it; `None`: it was written meanwhile.
     pub(crate) async fn find(
         definition: &Definition,
+        policy: ManagedFields,
         writer: &Writer,
         api: &Api<DynamicObject>,
         object: &DynamicObject,
@@ -160,7 +170,7 @@ impl Known {
         };
         let mut asked = Vec::new();
         for entry in object.metadata.managed_fields.iter().flatten() {
-            if !definition.is_to_be_moved(entry.api_version.as_deref().unwrap_or_default()) {
+            if !moves(definition, policy, entry) {
                 continue;
             }
             match (Way::of(definition, entry), &entry.fields_v1) {
@@ -226,17 +236,26 @@ fn holds_the_same(entry: &ManagedFieldsEntry, before: &Value, after: &Value) -> 
         .all(|path| paths::value_at(before, path) == paths::value_at(after, path))
 }
 
+/// Whether a rewrite moves this entry. `Keep` leaves what it can: an entry that would make every apply answer 500 is moved all
+/// the same.
+fn moves(definition: &Definition, policy: ManagedFields, entry: &ManagedFieldsEntry) -> bool {
+    let named = entry.api_version.as_deref().unwrap_or_default();
+    match policy {
+        ManagedFields::Rewrite => definition.is_to_be_moved(named),
+        ManagedFields::Keep => definition.breaks_apply(named),
+        ManagedFields::Drop => false,
+    }
+}
+
 /// Whether some entry can only be moved with a look at the object.
 pub(crate) fn needs_object(
     definition: &Definition,
     policy: ManagedFields,
     entries: &[ManagedFieldsEntry],
 ) -> bool {
-    policy == ManagedFields::Rewrite
-        && entries.iter().any(|entry| {
-            definition.is_to_be_moved(entry.api_version.as_deref().unwrap_or_default())
-                && matches!(Way::of(definition, entry), Way::Reshaped | Way::Asked)
-        })
+    entries.iter().any(|entry| {
+        moves(definition, policy, entry) && matches!(Way::of(definition, entry), Way::Reshaped | Way::Asked)
+    })
 }
 
 /// Plans what one object's write does to its managedFields.
@@ -246,14 +265,12 @@ pub(crate) fn plan(
     entries: &[ManagedFieldsEntry],
     known: &Known,
 ) -> Plan {
-    let named = entries.iter().filter_map(|entry| entry.api_version.as_deref());
-    let old = match policy {
-        ManagedFields::Rewrite => named
-            .filter(|named| definition.is_to_be_moved(named))
-            .map(str::to_owned)
-            .collect(),
-        ManagedFields::Keep | ManagedFields::Drop => definition.old_among(named),
+    let is_concerned = |entry: &&ManagedFieldsEntry| match policy {
+        ManagedFields::Drop => definition.is_old(entry.api_version.as_deref().unwrap_or_default()),
+        ManagedFields::Rewrite | ManagedFields::Keep => moves(definition, policy, entry),
     };
+    let concerned = entries.iter().filter(is_concerned);
+    let old = concerned.filter_map(|entry| entry.api_version.clone()).collect();
     let target = definition.api_version(&definition.crd.storage);
     let moved = |entry: &ManagedFieldsEntry| match known.fields.get(&EntryId::of(entry)) {
         Some(Ok(fields)) if is_empty(fields) => Fate::Drop, // nothing of it is there at the storage version
@@ -263,9 +280,8 @@ pub(crate) fn plan(
         None => Fate::Move,
     };
     plan_move(entries, &old, &target, |entry| match policy {
-        ManagedFields::Keep => Fate::Leave,
         ManagedFields::Drop => Fate::Drop,
-        ManagedFields::Rewrite => moved(entry),
+        ManagedFields::Rewrite | ManagedFields::Keep => moved(entry),
     })
 }
 

@@ -149,8 +149,9 @@ pub(super) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// `spec.ports[].port`: without keys and values, which are the object's content.
-pub(super) fn in_words(path: &[impl AsRef<str>]) -> String {
+/// `["f:spec", "f:ports", "k:{…}", "f:port"]` as `spec.ports[].port`: without the keys and values of list items, which are the
+/// object's content.
+pub fn in_words(path: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
     for element in path {
         match element.as_ref().split_once(':') {

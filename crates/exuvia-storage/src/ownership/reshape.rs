@@ -63,7 +63,7 @@ fn reshape_node(node: &Node, value: Option<&Value>, from: &Value, to: &Value) ->
     match (Shape::of(from, value, node), Shape::of(to, value, node)) {
         (Shape::Whole, Shape::Whole) => node.clone(),
         (Shape::Whole, _) => value.map_or_else(|| node.clone(), |value| fields_of(value, to)),
-        (_, Shape::Whole) => Node::new(), // whoever owns a part of it owns it
+        (_, Shape::Whole) => Node::new(), // the owner of a part owns all of it
         (Shape::Map, Shape::Map) => reshape_fields(node, value, from, to, false),
         (Shape::Items(old), Shape::Items(new)) => reshape_items(node, value, (from, &old), (to, &new)),
         _ => node.clone(),

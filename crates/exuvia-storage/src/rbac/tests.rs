@@ -1,5 +1,7 @@
 //! Which scope gives which rules.
 
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
 use super::*;
 
 fn scope(crds: &[&str], groups: &[&str]) -> Scope {
@@ -26,12 +28,11 @@ fn about(rules: &[Rule], resource: &str) -> Vec<PolicyRule> {
 }
 
 #[test]
-fn named_crds_give_named_resources_and_named_definitions() {
-    let rules = scope(
+fn named_crds_give_rules_with_their_names() {
+    let rules = StorageController::rights(&scope(
         &["widgets.example.com", "gadgets.example.com", "a.b.example.com"],
         &[],
-    )
-    .cluster_rules();
+    ));
     let trim = &about(&rules, "customresourcedefinitions/status")[0];
     assert_eq!(
         trim.resource_names.as_deref().unwrap(),
@@ -45,20 +46,19 @@ fn named_crds_give_named_resources_and_named_definitions() {
 }
 
 #[test]
-fn nothing_to_manage_gives_no_right_to_any_definition() {
-    // An empty resourceNames would stand for every CRD.
-    let rules = scope(&[], &[]).cluster_rules();
+fn an_empty_scope_gives_no_right_to_patch_any_crd() {
+    // An empty resourceNames would mean every CRD.
+    let rules = StorageController::rights(&scope(&[], &[]));
     assert!(about(&rules, "customresourcedefinitions/status").is_empty());
-    assert_eq!(rules.len(), 4);
+    assert_eq!(rules, always());
 }
 
 #[test]
-fn a_group_is_a_wildcard_of_its_own_and_says_why() {
-    let rules = scope(
+fn each_group_has_one_wildcard_rule_that_says_why() {
+    let rules = StorageController::rights(&scope(
         &["storagemigrations.exuvia.dev"],
         &["example.com", "a.example.com"],
-    )
-    .cluster_rules();
+    ));
     let wildcards = about(&rules, "*");
     let groups: Vec<_> = wildcards
         .iter()
@@ -68,27 +68,24 @@ fn a_group_is_a_wildcard_of_its_own_and_says_why() {
     let trim = &about(&rules, "customresourcedefinitions/status")[0];
     assert_eq!(trim.resource_names, None);
     let why = &rules.last().unwrap().why;
-    assert!(
-        why.contains("at run time") && why.contains("groups below"),
-        "{why}"
-    );
+    assert!(why.contains("at run time") && why.contains("subgroups"), "{why}");
 }
 
 #[test]
-fn status_is_written_only_where_it_was_asked_for() {
+fn status_is_written_only_with_status_fallback() {
     let mut scope = scope(&["widgets.example.com"], &[]);
-    assert!(about(&scope.cluster_rules(), "widgets/status").is_empty());
+    assert!(about(&StorageController::rights(&scope), "widgets/status").is_empty());
     scope.status_fallback = true;
-    let rule = &about(&scope.cluster_rules(), "widgets/status")[0];
+    let rule = &about(&StorageController::rights(&scope), "widgets/status")[0];
     assert_eq!(rule.verbs, ["patch"]);
 }
 
 #[test]
-fn everything_may_be_listed_only_where_references_are_looked_for() {
+fn everything_may_be_listed_only_to_look_at_references() {
     let mut scope = scope(&["widgets.example.com"], &[]);
-    assert!(about(&scope.cluster_rules(), "*").is_empty());
+    assert!(about(&StorageController::rights(&scope), "*").is_empty());
     scope.look_at_references = true;
-    let rule = &about(&scope.cluster_rules(), "*")[0];
+    let rule = &about(&StorageController::rights(&scope), "*")[0];
     assert_eq!(
         (rule.api_groups.as_deref().unwrap(), rule.verbs.as_slice()),
         (&["*".to_owned()][..], &["list".to_owned()][..])
@@ -114,7 +111,7 @@ fn a_name_that_no_crd_can_have_is_refused() {
 }
 
 #[test]
-fn wildcards_take_the_groups_found_and_asked_for_but_never_our_own() {
+fn wildcards_cover_found_and_requested_groups_but_never_exuvias_own() {
     let crds = [
         "widgets.a.example.com",
         "gadgets.a.example.com",

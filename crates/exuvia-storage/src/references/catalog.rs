@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exuvia_write::{ErrorClass, RetryPolicy, brief};
+use exuvia_write::{ErrorClass, Redacted, RetryPolicy, brief};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
@@ -13,7 +13,7 @@ use super::{BETWEEN_SEARCHES, MAX_SEARCHES, Unseen};
 /// Discovery documents that are asked for at once.
 const AT_ONCE: usize = 8;
 
-/// A version of a resource that shall not be asked for, unless there is no other.
+/// A version of a resource that is only asked for if no other is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Avoid {
     /// The group.
@@ -24,7 +24,7 @@ pub struct Avoid {
     pub version: String,
 }
 
-/// What there is to be listed, and which parts of discovery did not answer.
+/// The resources to list, and which parts of discovery did not answer.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     pub(super) resources: Vec<ApiResource>,
@@ -55,7 +55,7 @@ impl Catalog {
         for (group_version, answer) in answers {
             match answer {
                 Ok(list) => found.push((group_version, list.resources)),
-                // Taken away since the groups were listed; but a server that is broken may also answer so.
+                // Removed since the groups were listed; but a broken server may answer the same.
                 Err(error) if is_gone(client, &group_version, &error).await? => {}
                 Err(error) => unseen.push(Unseen::new(group_version, &error)),
             }
@@ -100,8 +100,8 @@ impl Catalog {
     }
 }
 
-/// Whether a group-version that answered with an error is not there any more. Its endpoint and the list of groups learn of
-/// that apart, so they are given a moment to agree.
+/// Whether a group-version that answered with an error is gone. Its endpoint and the list of groups change at different
+/// times, so they are given a moment to agree.
 async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> Result<bool, kube::Error> {
     if ErrorClass::of(error) != ErrorClass::Gone {
         return Ok(false);
@@ -211,7 +211,7 @@ impl Unseen {
     pub(super) fn new(what: impl Into<String>, error: &kube::Error) -> Self {
         Self {
             what: what.into(),
-            why: crate::redact(&brief(error)),
+            why: Redacted::from_server(&brief(error)),
             forbidden: ErrorClass::of(error) == ErrorClass::Denied,
         }
     }

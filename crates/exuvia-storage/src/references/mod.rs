@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exuvia_sweep::{Sweep, Verdict};
-use exuvia_write::{ErrorClass, RetryPolicy};
+use exuvia_write::{ErrorClass, Redacted, RetryPolicy};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
@@ -24,6 +24,7 @@ use kube::core::PartialObjectMeta;
 use serde::Serialize;
 
 use self::catalog::Catalog;
+use crate::builtin::resource_name;
 use crate::ownership::object_name;
 
 /// Resources that are swept at once. Pages of metadata are cheap for the server, but some resources have many.
@@ -32,11 +33,11 @@ const AT_ONCE: usize = 4;
 const EXAMPLES: usize = 3;
 /// Progress is told after so many objects, and after each resource.
 const TOLD_EVERY: u64 = 500;
-/// How often a resource is looked for again that answers 404: its versions change under our eyes.
+/// How often a resource that answers 404 is looked up again: its versions may be changing.
 const MAX_SEARCHES: usize = 5;
-/// How long between: an API server learns of a CRD's change within a second.
+/// The pause between: an API server sees a CRD's change within a second.
 const BETWEEN_SEARCHES: Duration = Duration::from_millis(500);
-/// One resource of many is not worth half a minute: what does not answer is named.
+/// One resource of many is not worth half a minute: a resource that does not answer is named instead.
 const RETRY: RetryPolicy = RetryPolicy {
     attempts: 5,
     conflicts: 5,
@@ -45,7 +46,7 @@ const RETRY: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10),
 };
 
-/// A kind that is owned by: references to it are looked for.
+/// The kind of an owner: references to it are looked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OwnerKind {
     /// The group.
@@ -77,7 +78,7 @@ pub struct Unseen {
     /// A resource, or a group-version whose resources are not known.
     pub what: String,
     /// Why.
-    pub why: String,
+    pub why: Redacted,
     /// Whether it is a right that is missing.
     pub forbidden: bool,
 }
@@ -170,24 +171,16 @@ fn versions_named(metadata: &ObjectMeta, kinds: &[OwnerKind]) -> Vec<(OwnerKind,
 
 fn note(found: &mut Found, key: (OwnerKind, String), resource: &ApiResource, metadata: &ObjectMeta) {
     let by_resource = found.entry(key).or_default();
-    let dependents = by_resource.entry(name_of(resource)).or_default();
+    let dependents = by_resource.entry(resource_name(resource)).or_default();
     dependents.objects += 1;
     if dependents.examples.len() < EXAMPLES {
         dependents.examples.push(object_name(metadata));
     }
 }
 
-/// `configmaps`, `widgets.example.com`.
-fn name_of(resource: &ApiResource) -> String {
-    match resource.group.as_str() {
-        "" => resource.plural.clone(),
-        group => format!("{}.{group}", resource.plural),
-    }
-}
-
-/// Somebody who looks at every object in the cluster.
+/// Looks at every object in the cluster.
 ///
-/// A trait, not a closure: only so can a task be made of the walk.
+/// A trait, not a closure: otherwise the walk could not be spawned as a task.
 trait Visitor: Sync {
     /// Looks at one object of this resource.
     fn visit(
@@ -216,7 +209,7 @@ impl Visitor for Finder<'_> {
     }
 }
 
-/// How far a walk is, and who is told.
+/// How far a walk is, and where progress goes.
 struct Walk<'a, V> {
     client: &'a Client,
     visitor: &'a V,
@@ -276,10 +269,10 @@ impl<V: Visitor> Walk<'_, V> {
             let source = match sweep.run(|object| self.visit(&resource, object)).await {
                 Ok(_) => return Ok(()),
                 Err(exuvia_sweep::Error::List { source, .. }) => source,
-                Err(error) => return Err(unlisted(&resource, error.to_string())),
+                Err(error) => return Err(unlisted(&resource, Redacted::from_error(&error))),
             };
             if ErrorClass::of(&source) != ErrorClass::Gone {
-                return Err(Unseen::new(name_of(&resource), &source));
+                return Err(Unseen::new(resource_name(&resource), &source));
             }
             match Catalog::find(self.client, &resource.group, &resource.plural).await {
                 Ok(Some(found)) => {
@@ -289,7 +282,7 @@ impl<V: Visitor> Walk<'_, V> {
                     resource = found;
                 }
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(Unseen::new(name_of(&resource), &error)),
+                Err(error) => return Err(Unseen::new(resource_name(&resource), &error)),
             }
         }
         Err(unlisted(&resource, "it is in discovery, but answers 404"))
@@ -308,9 +301,9 @@ impl<V: Visitor> Walk<'_, V> {
     }
 }
 
-fn unlisted(resource: &ApiResource, why: impl Into<String>) -> Unseen {
+fn unlisted(resource: &ApiResource, why: impl Into<Redacted>) -> Unseen {
     Unseen {
-        what: name_of(resource),
+        what: resource_name(resource),
         why: why.into(),
         forbidden: false,
     }

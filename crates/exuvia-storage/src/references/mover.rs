@@ -3,18 +3,18 @@
 use std::sync::{Mutex, PoisonError};
 
 use exuvia_sweep::{Pressure, Verdict};
-use exuvia_write::{Effect, ErrorClass, Writer};
+use exuvia_write::{Effect, ErrorClass, Redacted, Writer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use kube::core::{PartialObjectMeta, Version};
 use kube::{Api, Client};
 use serde::Serialize;
 
-use super::{Extent, OwnerKind, Unseen, Visitor, name_of, walk};
+use super::{Extent, OwnerKind, Unseen, Visitor, walk};
+use crate::builtin::resource_name;
 use crate::definition::Definition;
 use crate::failures::without_values;
 use crate::ownership::object_name;
-use crate::redact::redact;
 
 /// How many failures are kept by name.
 const NAMED: usize = 20;
@@ -27,7 +27,7 @@ pub struct Moved {
     pub dry_run: bool,
     /// Dependents whose references were moved; in a dry run, would be.
     pub moved: u64,
-    /// Dependents that went away meanwhile, or were moved by somebody else.
+    /// Dependents that were deleted meanwhile, or moved by another client.
     pub gone: u64,
     /// Dependents whose references could not be moved.
     pub failed: u64,
@@ -46,7 +46,7 @@ impl Moved {
     }
 }
 
-/// A kind and what its references shall name.
+/// A kind and the version that its references are to name.
 struct Target {
     kind: OwnerKind,
     definition: Definition,
@@ -63,7 +63,7 @@ impl Target {
     }
 
     /// Whether a reference names an old version of the kind: one that is older than the storage version, that the CRD does
-    /// not have any more, or that is to be shed. References to a newer version have a right to be where they are.
+    /// no longer has, or that is to be shed. References to a newer version stay.
     fn is_old(&self, reference: &OwnerReference) -> bool {
         let Some(version) = self.kind.version_in(reference) else {
             return false;
@@ -115,7 +115,7 @@ pub async fn move_to_storage(
     Ok(tallies)
 }
 
-/// Moves what it meets, and counts.
+/// Moves references, and counts them.
 struct Mover<'a> {
     client: &'a Client,
     writer: &'a Writer,
@@ -137,7 +137,11 @@ impl Visitor for Mover<'_> {
         let unserved = concerned.iter().find_map(|index| self.targets[*index].unserved());
         let (outcome, verdict) = match unserved {
             Some(why) => {
-                let named = format!("{} {}: {why}", name_of(resource), object_name(&object.metadata));
+                let named = format!(
+                    "{} {}: {why}",
+                    resource_name(resource),
+                    object_name(&object.metadata)
+                );
                 (Outcome::Failed(named), Verdict::skipped())
             }
             None if self.dry_run => (Outcome::Moved, Verdict::skipped()),
@@ -192,7 +196,7 @@ async fn move_all(
         .await;
     let error = match moved {
         Ok(written) if written.effect == Effect::Unsent => return (Outcome::Gone, Verdict::skipped()),
-        Ok(_) => return (Outcome::Moved, Verdict::rewritten()),
+        Ok(_) => return (Outcome::Moved, Verdict::changed()),
         Err(error) => error,
     };
     if error.class() == ErrorClass::Gone && is_gone(client, resource, &object.metadata).await {
@@ -203,9 +207,17 @@ async fn move_all(
         object.metadata.namespace.as_deref(),
         object.metadata.name.as_deref().unwrap_or_default(),
     );
-    let why = without_values(client, resource, None, named, class.as_str(), error.to_string()).await;
+    let why = without_values(
+        client,
+        resource,
+        None,
+        named,
+        class.as_str(),
+        Redacted::from_error(&error),
+    )
+    .await;
     (
-        Outcome::Failed(redact(&why)),
+        Outcome::Failed(why.to_string()),
         Verdict::failed(class.as_str(), why).under(Pressure::of(class)),
     )
 }
@@ -256,7 +268,7 @@ mod tests {
         };
         for (api_version, kind, wanted) in [
             ("example.com/v1beta1", "Widget", true),
-            ("example.com/v1alpha1", "Widget", true), // the CRD does not have it any more
+            ("example.com/v1alpha1", "Widget", true), // the CRD no longer has it
             ("example.com/v3", "Widget", true),       // nor this one
             ("example.com/v1", "Widget", false),
             ("example.com/v2", "Widget", false),

@@ -1,21 +1,24 @@
-//! Who asks for which version: what each API server counts, requests and open watches, in its own metrics.
+//! How often each version is asked for: what each API server counts, requests and open watches, in its own metrics.
 
 mod prometheus;
+mod users;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use exuvia_write::{ErrorClass, brief};
+use exuvia_runtime::servers::{ApiServers, NoAnswer};
+use exuvia_write::{ErrorClass, Name, Redacted, brief, redacted};
 use kube::Client;
 use serde::Serialize;
 
 use self::prometheus::samples;
+pub use self::users::{Manager, ServerCounts, Users, still_writes};
 
 /// Counts a request when it ends, so that a watch shows only then (PITFALLS A37).
 const REQUESTS: &str = "apiserver_request_total";
 /// Counts what has not ended yet, watches above all.
 const OPEN: &str = "apiserver_longrunning_requests";
-/// Tells one process from another: behind one address there may be several.
+/// Tells one process from another: several may share one address.
 const STARTED: &str = "process_start_time_seconds";
 
 /// What one API server counts for one version of one resource.
@@ -42,7 +45,7 @@ impl Counts {
         };
         Self {
             requests: self.requests.iter().filter_map(added).collect(),
-            // One that was open at the beginning asked for it as well, if it has ended meanwhile.
+            // A watch that was open at the beginning counts, even if it has ended meanwhile.
             watches: self.watches.max(before.watches),
         }
     }
@@ -55,19 +58,53 @@ type Key = (String, String, String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unread {
     /// In one sentence.
-    pub why: String,
+    pub why: Redacted,
     /// Whether it is a right that is missing.
     pub forbidden: bool,
 }
 
 impl Unread {
-    fn new(why: impl Into<String>) -> Self {
+    fn new(why: impl Into<Redacted>) -> Self {
         Self {
             why: why.into(),
             forbidden: false,
         }
     }
 }
+
+/// Why there may be API servers that were not asked: a watch that is open on one of them would not be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unasked {
+    /// The identity Leases, by which they are counted, may not be read.
+    NotCounted,
+    /// Fewer processes were asked than there are identity Leases, or there are no Leases at all.
+    Missing {
+        /// How many processes were asked.
+        asked: usize,
+        /// How many Leases there are.
+        leases: usize,
+    },
+}
+
+impl Unasked {
+    /// Each process counts once, whatever addresses it has: two readings with one start are of one process. A server that
+    /// could not be read counts, too: that it was not read is said of it by name.
+    fn of(leases: Option<usize>, readings: &Readings) -> Option<Self> {
+        let read = readings.iter().filter_map(|(_, reading)| reading.as_ref().ok());
+        let processes: BTreeSet<Option<u64>> =
+            read.map(|reading| reading.started.map(f64::to_bits)).collect();
+        let unread = readings.iter().filter(|(_, reading)| reading.is_err()).count();
+        let asked = processes.len() + unread;
+        match leases {
+            None => Some(Self::NotCounted),
+            Some(leases) if leases == 0 || asked < leases => Some(Self::Missing { asked, leases }),
+            Some(_) => None,
+        }
+    }
+}
+
+/// One reading of each server, by its name.
+type Readings = Vec<(String, Result<Reading, Unread>)>;
 
 /// One reading of one server.
 struct Reading {
@@ -78,7 +115,7 @@ struct Reading {
 /// What one API server counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// How it is called: its address.
+    /// Its name: the address.
     pub name: String,
     /// By group, plural and version; or why it cannot be read.
     seen: Result<BTreeMap<Key, Counts>, Unread>,
@@ -91,37 +128,36 @@ pub struct Usage {
     pub within: Option<Duration>,
     /// The servers that were asked.
     pub servers: Vec<Server>,
+    /// Why there may be others that were not asked; `None`: these are all.
+    pub unasked: Option<Unasked>,
 }
 
 impl Usage {
     /// Asks each server for these resources (group and plural): once, or at the beginning and at the end of `within`.
+    /// `client` is asked which servers there are; where the cluster lists none, the one that it reaches is asked.
     pub async fn observe(
-        servers: &[(String, Client)],
+        servers: &ApiServers,
+        client: &Client,
         resources: &[(&str, &str)],
         within: Option<Duration>,
     ) -> Self {
-        let all = || {
-            let mut readings = Vec::new();
-            for (_, client) in servers {
-                readings.push(read(client, resources));
-            }
-            futures::future::join_all(readings)
-        };
-        let first = all().await;
-        let seen: Vec<_> = if let Some(within) = within {
+        let (first, mut unasked) = readings(servers, client, resources).await;
+        let servers = if let Some(within) = within {
             tokio::time::sleep(within).await;
-            let last = all().await.into_iter().zip(first);
-            last.map(|(last, first)| since(&last?, &first?)).collect()
+            let (last, unasked_last) = readings(servers, client, resources).await;
+            unasked = unasked.or(unasked_last);
+            between(first, last)
         } else {
-            first.into_iter().map(|reading| Ok(reading?.counts)).collect()
+            let seen = |(name, reading): (String, Result<Reading, Unread>)| Server {
+                name,
+                seen: reading.map(|reading| reading.counts),
+            };
+            first.into_iter().map(seen).collect()
         };
-        let names = servers.iter().map(|(name, _)| name.clone());
         Self {
             within,
-            servers: names
-                .zip(seen)
-                .map(|(name, seen)| Server { name, seen })
-                .collect(),
+            servers,
+            unasked,
         }
     }
 
@@ -135,6 +171,7 @@ impl Usage {
                 name: name.to_owned(),
                 seen: counts.map(|counts| BTreeMap::from([(key, counts)])),
             }],
+            unasked: None,
         }
     }
 
@@ -156,7 +193,7 @@ impl Usage {
     }
 }
 
-/// What came between two readings. Counters of two processes cannot be compared, whichever is larger.
+/// What was added between two readings. Counters of two processes cannot be compared.
 fn since(last: &Reading, first: &Reading) -> Result<BTreeMap<Key, Counts>, Unread> {
     if last.started != first.started {
         return Err(Unread::new(
@@ -172,27 +209,87 @@ fn since(last: &Reading, first: &Reading) -> Result<BTreeMap<Key, Counts>, Unrea
     Ok(added.collect())
 }
 
+/// What each server counted between two readings, by name. A server that was there only once cannot be judged.
+fn between(first: Readings, last: Readings) -> Vec<Server> {
+    let once = || Unread::new("it was listed only once while requests were counted");
+    let mut last: BTreeMap<_, _> = last.into_iter().collect();
+    let mut servers = Vec::new();
+    for (name, first) in first {
+        let last = last.remove(&name).unwrap_or_else(|| Err(once()));
+        let seen = last.and_then(|last| since(&last, &first?));
+        servers.push(Server { name, seen });
+    }
+    let later = last.into_keys().map(|name| Server {
+        name,
+        seen: Err(once()),
+    });
+    servers.extend(later);
+    servers
+}
+
+/// What each server counts now, or why that is not known; and why there may be others.
+async fn readings(
+    servers: &ApiServers,
+    client: &Client,
+    resources: &[(&str, &str)],
+) -> (Readings, Option<Unasked>) {
+    let asked = servers
+        .ask_at_least_one(client, |server| async move {
+            match metrics(&server).await {
+                Ok(text) => Ok(read(&text, resources)),
+                // It answers, and does not tell.
+                Err(error @ kube::Error::Api(_)) => Ok(Err(Unread {
+                    why: Redacted::from_server(&brief(&error)),
+                    forbidden: ErrorClass::of(&error) == ErrorClass::Denied,
+                })),
+                Err(error) => Err(error),
+            }
+        })
+        .await;
+    match asked {
+        Ok(asked) => {
+            let answers = asked.answers.into_iter();
+            let readings = answers.map(|answer| (answer.server, said(answer.said))).collect();
+            let unasked = Unasked::of(asked.leases, &readings);
+            (readings, unasked)
+        }
+        Err(error) => {
+            let unread = Unread::new(Redacted::from_server(&brief(&error)));
+            (vec![("the API servers".to_owned(), Err(unread))], None)
+        }
+    }
+}
+
+fn said(said: Result<Result<Reading, Unread>, NoAnswer>) -> Result<Reading, Unread> {
+    said.unwrap_or_else(|no_answer| {
+        Err(Unread::new(match no_answer {
+            NoAnswer::Failed(error) => Redacted::from_server(&brief(&error)),
+            no_answer => redacted!("it {}", Redacted::from_error(&no_answer)),
+        }))
+    })
+}
+
 #[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
-async fn read(client: &Client, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
-    let request = http::Request::get("/metrics")
-        .body(Vec::new())
-        .map_err(|error| Unread::new(error.to_string()))?;
-    let text = client.request_text(request).await.map_err(|error| Unread {
-        why: brief(&error),
-        forbidden: ErrorClass::of(&error) == ErrorClass::Denied,
-    })?;
+async fn metrics(server: &Client) -> Result<String, kube::Error> {
+    let request = http::Request::get("/metrics").body(Vec::new());
+    let request = request.map_err(kube::Error::HttpError)?;
+    server.request_text(request).await
+}
+
+fn read(text: &str, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
     Ok(Reading {
-        started: samples(&text, STARTED).next().map(|sample| sample.value),
-        counts: counts(&text, resources)?,
+        started: samples(text, STARTED).next().map(|sample| sample.value),
+        counts: counts(text, resources)?,
     })
 }
 
 /// What the text says of these resources.
 fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts>, Unread> {
-    // Each API server has answered something.
+    // Every API server has answered some request.
     if samples(text, REQUESTS).next().is_none() {
-        return Err(Unread::new(format!(
-            "it does not have {REQUESTS}, as an API server's has"
+        return Err(Unread::new(redacted!(
+            "it does not have {}, as an API server's has",
+            Name(REQUESTS)
         )));
     }
     let mut all: BTreeMap<Key, Counts> = BTreeMap::new();
@@ -273,7 +370,49 @@ apiserver_longrunning_requests{component="apiserver",group="example.com",resourc
     }
 
     #[test]
-    fn a_text_that_no_api_server_writes_is_not_taken_for_silence() {
+    fn each_process_is_counted_once_and_compared_with_the_leases() {
+        let reading = |started: Option<f64>| {
+            Ok(Reading {
+                started,
+                counts: BTreeMap::new(),
+            })
+        };
+        let unasked = |leases, of: Vec<Result<Reading, Unread>>| {
+            let named = |(index, reading)| (format!("server-{index}"), reading);
+            Unasked::of(leases, &of.into_iter().enumerate().map(named).collect())
+        };
+        let missing = |asked, leases| Some(Unasked::Missing { asked, leases });
+        assert_eq!(
+            unasked(Some(1), vec![reading(None)]),
+            None,
+            "a server that does not tell"
+        );
+        assert_eq!(
+            unasked(Some(2), vec![reading(Some(1.5)), reading(Some(2.5))]),
+            None
+        );
+        assert_eq!(
+            unasked(Some(1), vec![reading(Some(1.5)), reading(Some(1.5))]),
+            None,
+            "one process, two addresses"
+        );
+        assert_eq!(unasked(Some(2), vec![reading(Some(1.5))]), missing(1, 2));
+        assert_eq!(
+            unasked(Some(2), vec![reading(Some(1.5)), reading(Some(1.5))]),
+            missing(1, 2),
+            "a load balancer in front of one that was asked"
+        );
+        assert_eq!(
+            unasked(Some(2), vec![reading(Some(1.5)), Err(Unread::new("503"))]),
+            None,
+            "it is named"
+        );
+        assert_eq!(unasked(Some(0), vec![reading(Some(1.5))]), missing(1, 0));
+        assert_eq!(unasked(None, vec![reading(Some(1.5))]), Some(Unasked::NotCounted));
+    }
+
+    #[test]
+    fn a_text_that_is_not_from_an_api_server_is_an_error() {
         assert!(counts("<html>log in</html>", &[]).is_err());
     }
 }

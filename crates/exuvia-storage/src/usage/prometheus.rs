@@ -8,14 +8,14 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// A label's value; empty if there is no such label, which is what Prometheus takes it for.
+    /// A label's value; empty if the label is missing, as Prometheus has it.
     pub(super) fn label(&self, name: &str) -> &str {
         let found = self.labels.iter().find(|(label, _)| label == name);
         found.map_or("", |(_, value)| value)
     }
 }
 
-/// All samples of one metric. Lines that cannot be read are other people's, and are passed over.
+/// All samples of one metric. Lines that cannot be read are skipped.
 pub(super) fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sample> + 'a {
     text.lines().filter_map(move |line| {
         let rest = line.trim_start().strip_prefix(metric)?;

@@ -7,8 +7,8 @@ use exuvia_storage::loss::certainly_keeps;
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
+use crate::Bench;
 use crate::generate::{DEPTH, Random, without_defaults};
-use crate::{Bench, soon};
 
 /// CRDs, each with so many independent fields and objects: installing one costs the server more than its fields do.
 const CRDS: u64 = 10;
@@ -69,7 +69,7 @@ fn spec(fields: &[Field], schema: impl Fn(&Field) -> Value) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
-/// Whether something of `before` is not in `after`, or another value there. More is no loss.
+/// Whether something of `before` is not in `after`, or another value there. More is not a loss.
 fn is_lost(before: &Value, after: Option<&Value>) -> bool {
     match (before, after) {
         (_, None) => true,
@@ -122,12 +122,7 @@ async fn prepared(seed: u64) -> (Bench<'static>, Vec<Field>) {
     let api = bench.widgets.api(&bench.client, "v1alpha1");
     let is_set =
         async || (api.get("widget-0").await).is_ok_and(|object| object.data["spec"]["marker"] == "set");
-    soon(async {
-        while !is_set().await {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    exuvia_testenv::until("the late schema is served", is_set).await;
     (bench, fields)
 }
 

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::loss::{Losses, look};
-use exuvia_storage::{Engine, Options, Report};
+use exuvia_storage::{Engine, MigrationReport, Options};
 use exuvia_sweep::Control;
 use exuvia_testenv::proxy::Proxy;
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, soon};
 use exuvia_write::Writer;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a migration that must stop before the first write, and shows that it did.
-    async fn held(&self) -> Report {
+    async fn held(&self) -> MigrationReport {
         let before = self.stored().await;
         let proxy = self.control_plane.proxy().await.unwrap();
         let report = self.engine(&proxy, false).run().await.unwrap();
@@ -155,7 +155,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a migration that goes on whatever is lost.
-    async fn accepted(&self) -> Report {
+    async fn accepted(&self) -> MigrationReport {
         let proxy = self.control_plane.proxy().await.unwrap();
         let report = self.engine(&proxy, true).run().await.unwrap();
         assert_eq!(report.end, exuvia_storage::End::Migrated, "{report:?}");
@@ -169,9 +169,4 @@ fn paths(counts: &BTreeMap<String, exuvia_storage::loss::Count>) -> Vec<(&str, u
         .iter()
         .map(|(path, count)| (path.as_str(), count.objects, count.first[0].as_str()))
         .collect()
-}
-
-/// Waits for something of the server's, for a minute at most.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.unwrap()
 }

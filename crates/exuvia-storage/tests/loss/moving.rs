@@ -70,7 +70,7 @@ async fn a_write_between_the_two_lists_does_not_tear_them_apart() {
             .await
             .unwrap();
         let api = bench.widgets.api(&bench.client, "v1alpha1");
-        // One gets another value, and is stored anew without the field; one goes; one comes.
+        // One gets another value, and is stored again without the field; one goes; one comes.
         let size = Patch::Merge(json!({"spec": {"size": 7}}));
         api.patch("widget-last", &PatchParams::default(), &size)
             .await
@@ -80,7 +80,7 @@ async fn a_write_between_the_two_lists_does_not_tear_them_apart() {
         api.create(&PostParams::default(), &widget).await.unwrap();
         written.0.send(()).unwrap();
     };
-    let (losses, ()) = soon(async { tokio::join!(bench.look(&client), writes) }).await;
+    let (losses, ()) = Box::pin(soon(async { tokio::join!(bench.look(&client), writes) })).await;
     assert_eq!(
         (losses.looked_at, losses.objects),
         (4, 1),
@@ -119,6 +119,44 @@ async fn an_overloaded_server_is_asked_again() {
     let rule = proxy.inject(Rule::on(lists).times(2).then(Fault::refuse(503)));
     assert_eq!(bench.look(&proxy.client().unwrap()).await.objects, 1);
     assert_eq!(rule.applied(), 2);
+}
+
+/// 410 without a token to go on with: all of it is looked at again, and counted once.
+#[tokio::test]
+async fn a_list_that_loses_its_place_starts_over_and_counts_each_object_once() {
+    let bench = filled(ControlPlane::shared().await, "lost", 150).await;
+    let proxy = bench.control_plane.proxy().await.unwrap();
+    let second_page = Match::any()
+        .path("/apis/lost.example.com/v1/widgets")
+        .query("continue=");
+    let rule = proxy.inject(Rule::on(second_page).nth(1).then(Fault::refuse(410)));
+    let losses = bench.look(&proxy.client().unwrap()).await;
+    assert_eq!(rule.applied(), 1);
+    assert_eq!((losses.looked_at, losses.objects), (151, 1));
+    assert_eq!(paths(&losses.erased), [("spec.legacy", 1, "default/widget-last")]);
+}
+
+/// Whatever fails for a moment, at either version.
+#[tokio::test]
+async fn every_page_survives_a_failure_that_passes() {
+    let bench = filled(ControlPlane::shared().await, "passing", 150).await;
+    let proxy = bench.control_plane.proxy().await.unwrap();
+    let lists = Match::any().path("/apis/passing.example.com/*/widgets");
+    for (nth, fault) in [
+        (1, Fault::ResetRequest),
+        (3, Fault::refuse(429)),
+        (5, Fault::DropAnswer),
+        (7, Fault::Truncate(300)),
+    ] {
+        proxy.inject(Rule::on(lists.clone()).nth(nth).then(fault));
+    }
+    let losses = bench.look(&proxy.client().unwrap()).await;
+    assert_eq!((losses.looked_at, losses.objects), (151, 1));
+    assert_eq!(
+        proxy.requests().len(),
+        8,
+        "two pages at two versions, each asked for twice"
+    );
 }
 
 /// PITFALLS A8, with a real compaction while the second page is waited for.

@@ -1,9 +1,10 @@
 //! The shapes in which a rewrite loses something, each held before any write, and each real: accepted, it goes.
 
 use exuvia_storage::{End, Obstacle};
+use exuvia_testenv::until;
 use serde_json::{Value, json};
 
-use crate::{Bench, paths, soon};
+use crate::{Bench, paths};
 
 const FREE: &str = "x-kubernetes-preserve-unknown-fields";
 
@@ -129,10 +130,8 @@ async fn an_unserved_storage_version_is_held_for_the_fields_that_only_it_knows()
             })
             .await;
         let api = bench.widgets.api(&bench.client, "v1");
-        soon(async {
-            while api.get("current").await.is_ok() != is_served {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+        until("v1 is served as wanted", async || {
+            api.get("current").await.is_ok() == is_served
         })
         .await;
     };
@@ -174,12 +173,7 @@ async fn what_an_unserved_storage_version_holds_is_erased_if_that_is_accepted() 
         .change_versions(|version| version["served"] = json!(version["name"] == "v1alpha1"))
         .await;
     let api = bench.widgets.api(&bench.client, "v1");
-    soon(async {
-        while api.get("current").await.is_ok() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    until("v1 is not served", async || api.get("current").await.is_err()).await;
     let report = bench.accepted().await;
     assert_eq!(report.losses.unwrap().unseen.len(), 1);
     assert_eq!(bench.stored_spec("current").await, ("v1".to_owned(), json!({})));
@@ -233,10 +227,8 @@ async fn a_value_that_only_a_default_of_the_old_version_shows_is_reported_and_no
         })
         .await;
     let api = bench.widgets.api(&bench.client, "v1alpha1");
-    soon(async {
-        while api.get("plain").await.unwrap().data["spec"]["gitImplementation"] != "go-git" {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+    until("the default is set", async || {
+        api.get("plain").await.unwrap().data["spec"]["gitImplementation"] == "go-git"
     })
     .await;
     bench.flip().await;

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::too_many_lines)] // one match over all steps reads better than ten functions
 
+mod built_in;
 mod steps;
 mod world;
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use exuvia_storage::protocol::{Hold, MAX_UNEXPLAINED, RULES, Step, next_without};
+use exuvia_storage::protocol::{Hold, MAX_UNEXPLAINED, Next, NextStep, RULES, Step, next_without};
 
 use crate::steps::{State, carry_out, environment, sweep_on};
 use crate::world::{Second, Setting, World};
@@ -38,7 +39,7 @@ fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, Strin
     carry_out(state, &step)
 }
 
-fn next(state: &State, mistake: Option<Mistake>) -> Step {
+fn next(state: &State, mistake: Option<Mistake>) -> Next {
     let left_out = match mistake {
         Some(Mistake::LeaveOut(index)) => Some(index),
         _ => None,
@@ -57,10 +58,10 @@ fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
     for _ in 0..200 {
         if state.sweep.is_none() {
             match next(&state, mistake) {
-                Step::Done | Step::Hold(Hold::Suspended | Hold::Blocked(_)) => return Ok(()),
+                NextStep::Done | NextStep::Hold(Hold::Suspended | Hold::Blocked(_)) => return Ok(()),
                 // Time passes while it waits, and between two tries.
-                Step::Wait(_) | Step::Hold(_) => state.world.tick(),
-                _ => {}
+                NextStep::Wait(_) | NextStep::Hold(_) => state.world.tick(),
+                NextStep::Do(_) => {}
             }
         }
         state = protocol(&state, mistake)?.swap_remove(0);
@@ -80,14 +81,14 @@ fn ends_under_a_writer(world: &World) {
     for _ in 0..200 {
         if state.sweep.is_none() {
             match next(&state, None) {
-                Step::Done => {
+                NextStep::Done => {
                     assert_eq!(trims, 1, "trimmed once");
                     return;
                 }
-                Step::Trim(_) => trims += 1,
-                Step::Wait(_) => state.world.tick(),
-                Step::Hold(hold) => panic!("held by {hold:?}"),
-                _ => {}
+                NextStep::Do(Step::Trim(_)) => trims += 1,
+                NextStep::Wait(_) => state.world.tick(),
+                NextStep::Hold(hold) => panic!("held by {hold:?}"),
+                NextStep::Do(_) => {}
             }
         }
         let storage = state.world.storage;

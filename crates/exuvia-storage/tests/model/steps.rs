@@ -1,7 +1,8 @@
 //! What the environment and the engine do to the world.
 
 use exuvia_storage::protocol::{
-    Blocked, Hold, MAX_UNEXPLAINED, Pass, Preflight, Step, SweepEnd, Verification, Wanted, resume,
+    Blocked, Hold, MAX_UNEXPLAINED, Next, NextStep, Pass, Preflight, Step, SweepEnd, Verification, Wanted,
+    resume,
 };
 
 use crate::Mistake;
@@ -161,7 +162,7 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
 }
 
 /// Carries one step out; the second state, if there is one, is the same world after a crash before the pass was kept.
-pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String> {
+pub(crate) fn carry_out(state: &State, next: &Next) -> Result<Vec<State>, String> {
     let State { world, pass, .. } = state;
     let remember = |change: &dyn Fn(&mut Pass)| {
         let mut pass = pass.clone().unwrap();
@@ -189,11 +190,12 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
         }
         begun
     };
-    if world.setting.suspended && !matches!(step, Step::Hold(Hold::Suspended) | Step::Begin) {
-        return Err(format!("a suspended migration goes on with {step:?}"));
+    if world.setting.suspended && !matches!(next, NextStep::Hold(Hold::Suspended) | NextStep::Do(Step::Begin))
+    {
+        return Err(format!("a suspended migration goes on with {next:?}"));
     }
-    let mut after = vec![match step {
-        Step::Begin => {
+    let mut after = vec![match next {
+        NextStep::Do(Step::Begin) => {
             let mut begun = state.clone();
             let pass = Pass::begin(&world.crd(), pass.as_ref());
             if pass.patrol_owed {
@@ -202,7 +204,7 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
             begun.pass = Some(pass);
             begun
         }
-        Step::Preflight => remember(&|pass| {
+        NextStep::Do(Step::Preflight) => remember(&|pass| {
             let insisted =
                 world.setting.until_recorded && world.record.is_none_or(|(at, _)| at != world.generation);
             let why = Wanted {
@@ -218,24 +220,24 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
                 });
             }
         }),
-        Step::TakeR0 => {
+        NextStep::Do(Step::TakeR0) => {
             let mut taken = remember(&|pass| pass.r0 = "1".parse().ok());
             for object in &mut taken.world.objects {
                 (object.since_r0, object.explained) = (false, false);
             }
             taken
         }
-        Step::Rewrite if world.setting.prunes => return Err("a rewrite erases fields".into()),
-        Step::Rewrite => sweep(Kind::Rewrite),
-        Step::Verify { full } => sweep(Kind::Verify { full: *full }),
-        Step::Patrol => sweep(Kind::Patrol),
-        Step::Trim(_) if pass.as_ref().unwrap().rewrite != Some(SweepEnd::default()) => {
+        NextStep::Do(Step::Rewrite) if world.setting.prunes => return Err("a rewrite erases fields".into()),
+        NextStep::Do(Step::Rewrite) => sweep(Kind::Rewrite),
+        NextStep::Do(Step::Verify { full }) => sweep(Kind::Verify { full: *full }),
+        NextStep::Do(Step::Patrol) => sweep(Kind::Patrol),
+        NextStep::Do(Step::Trim(_)) if pass.as_ref().unwrap().rewrite != Some(SweepEnd::default()) => {
             return Err("trimmed, but an object's owners were not moved by a rewrite".into());
         }
-        Step::Trim(_) if pass.as_ref().unwrap().verify != Some(SweepEnd::default()) => {
+        NextStep::Do(Step::Trim(_)) if pass.as_ref().unwrap().verify != Some(SweepEnd::default()) => {
             return Err("trimmed, but no second sweep has found every object in order".into());
         }
-        Step::Trim(old) => {
+        NextStep::Do(Step::Trim(old)) => {
             let mut trimmed = remember(&|pass| pass.trimmed = true);
             for version in old {
                 trimmed.world.stored &= !(1 << version.parse::<u8>().unwrap());
@@ -249,15 +251,15 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
             }
             trimmed
         }
-        Step::Hold(Hold::ServerBehind(_)) if !world.ever_behind => {
+        NextStep::Hold(Hold::ServerBehind(_)) if !world.ever_behind => {
             return Err("a server is accused of being behind that never was".into());
         }
-        Step::Hold(hold) => State {
+        NextStep::Hold(hold) => State {
             pass: Some(resume(hold, pass.as_ref().unwrap())),
             ..state.clone()
         },
-        Step::Wait(_) => state.clone(),
-        Step::Done => {
+        NextStep::Wait(_) => state.clone(),
+        NextStep::Done => {
             if let Some(index) = world.old().filter(|_| world.setting.keeps) {
                 return Err(format!("done, but object {index} is stored at an old version"));
             }
@@ -270,7 +272,7 @@ pub(crate) fn carry_out(state: &State, step: &Step) -> Result<Vec<State>, String
             state.clone()
         }
     }];
-    if !matches!(step, Step::Done | Step::Hold(_) | Step::Wait(_)) {
+    if matches!(next, NextStep::Do(_)) {
         let crashed = after[0].crashed(pass.as_ref());
         after.push(crashed);
     }

@@ -1,4 +1,4 @@
-//! Edges: built-in types, objects under deletion, large objects, an expired continue token, a CRD made anew.
+//! Edges: built-in types, objects under deletion, large objects, an expired continue token, a CRD made again.
 
 use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::webhook::{Admission, Endpoint};
@@ -210,7 +210,7 @@ async fn a_denied_object_goes_through_status_only_if_asked() {
         .await
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the webhook denies", async || {
+    exuvia_testenv::until("the webhook denies", async || {
         api.patch("widget-0000", &PatchParams::default(), &Patch::Merge(json!({})))
             .await
             .is_err()
@@ -255,17 +255,17 @@ async fn a_denied_object_goes_through_status_only_if_asked() {
 }
 
 #[tokio::test]
-async fn a_crd_made_anew_is_another_one() {
-    let bench = Bench::flipped("anew", 3).await;
+async fn a_crd_made_again_is_another_one() {
+    let bench = Bench::flipped("again", 3).await;
     let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
     let mut engine = bench.engine(bench.options());
     while engine.pass().and_then(|pass| pass.rewrite).is_none() {
-        engine.advance().await.unwrap();
+        crate::step(&mut engine).await;
     }
     crds.delete(&bench.widgets.crd_name(), &DeleteParams::default())
         .await
         .unwrap();
-    crate::until("it is gone", async || {
+    exuvia_testenv::until("it is gone", async || {
         crds.get_opt(&bench.widgets.crd_name()).await.unwrap().is_none()
     })
     .await;

@@ -1,12 +1,13 @@
 //! What is looked at beside the objects' resourceVersions: etcd itself before the trim, and owners after a rewrite.
 
-#[path = "../audit/raw.rs"]
+#[path = "../../../exuvia-audit/tests/etcd/raw.rs"]
 #[allow(dead_code, reason = "the audit's tests use the rest")]
 mod raw;
 
-use exuvia_storage::audit;
-use exuvia_storage::protocol::{Hold, Step};
-use exuvia_storage::{Advance, End, Options};
+use exuvia_audit::AuditOptions;
+use exuvia_runtime::machine::Machine;
+use exuvia_storage::protocol::{Hold, NextStep, Step};
+use exuvia_storage::{End, Options};
 use exuvia_testenv::webhook::{Admission, Endpoint};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Api;
@@ -18,10 +19,10 @@ use crate::Bench;
 impl Bench {
     fn gated(&self, prefix: &str) -> Options {
         Options {
-            etcd: Some(audit::Options {
+            etcd: Some(AuditOptions {
                 endpoints: vec![self.control_plane.etcd().endpoint().to_owned()],
                 prefix: prefix.to_owned(),
-                ..audit::Options::default()
+                ..AuditOptions::default()
             }),
             ..self.options()
         }
@@ -48,17 +49,15 @@ async fn what_etcd_holds_is_the_last_gate_before_the_trim() {
     let mut engine = bench.engine(bench.gated(bench.control_plane.etcd().prefix()));
     let trim = loop {
         match engine.next().await.unwrap() {
-            step @ Step::Trim(_) => break step,
-            step => {
-                if let Advance::Wait(time) = engine.carry_out(step).await.unwrap() {
-                    tokio::time::sleep(time).await;
-                }
-            }
+            NextStep::Do(step @ Step::Trim(_)) => break step,
+            NextStep::Do(step) => assert_eq!(engine.carry_out(step).await.unwrap(), None),
+            NextStep::Wait(time) => tokio::time::sleep(time).await,
+            other => panic!("never comes to the trim: {other:?}"),
         }
     };
     bench.store_at("widget-0002", "v1alpha1").await;
     let held = engine.carry_out(trim).await.unwrap();
-    assert_eq!(held, Advance::Held(Hold::NotProven));
+    assert_eq!(held, Some(Hold::NotProven));
     let sentence = engine.sentence(&Hold::NotProven);
     assert!(
         sentence.contains("not proven") && sentence.contains("widget-0002"),
@@ -110,7 +109,7 @@ async fn owners_that_are_lost_in_the_rewrite_are_counted() {
         dry_run: true,
         ..PatchParams::default()
     };
-    crate::until("the webhook is called", async || {
+    exuvia_testenv::until("the webhook is called", async || {
         let _ = api.patch("widget-0000", &dry_run, &Patch::Merge(json!({}))).await;
         webhooks.calls(Endpoint::Mutate) > 0
     })

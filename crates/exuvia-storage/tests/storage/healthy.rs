@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use exuvia_storage::{End, Options, Verify};
+use exuvia_testenv::oracle::History;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -48,17 +49,12 @@ async fn stored_versions_since(bench: &Bench, from: i64) -> Vec<String> {
         "/registry/apiextensions.k8s.io/customresourcedefinitions/{}",
         bench.widgets.crd_name()
     );
-    let mut seen = Vec::new();
-    for revision in from..=etcd.revision().await.unwrap() {
-        let Ok(crds) = etcd.stored_under(&key).at(revision).all().await else {
-            continue;
-        };
-        let Some(crd) = crds.first() else { continue };
-        let stored = crd.json().unwrap()["status"]["storedVersions"].to_string();
-        if seen.last() != Some(&stored) {
-            seen.push(stored);
-        }
-    }
+    let history = History::read(etcd, &[&key], from).await.unwrap();
+    let states = history.snapshots.iter();
+    let mut seen: Vec<String> = states
+        .map(|then| then.json(&key)["status"]["storedVersions"].to_string())
+        .collect();
+    seen.dedup();
     seen
 }
 
@@ -130,7 +126,7 @@ async fn a_clean_crd_with_a_busy_controller_is_not_accused_of_a_wrong_trim() {
         Duration::from_millis(100),
     );
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the controller writes", async || {
+    exuvia_testenv::until("the controller writes", async || {
         let last = api.get("widget-0019").await.unwrap();
         !last.data["status"].is_null()
     })
@@ -263,7 +259,7 @@ async fn a_webhook_that_notes_who_wrote_last_does_not_keep_a_migration_from_its_
         .await
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the webhook is asked", async || {
+    exuvia_testenv::until("the webhook is asked", async || {
         api.patch(
             "widget-0000",
             &PatchParams::default().dry_run(),
@@ -334,7 +330,7 @@ async fn the_patrol_waits_for_a_server_that_is_known_by_its_lease_and_sleeps() {
     widgets.install(&client, "v1alpha1").await.unwrap();
     widgets.create(&client, "v1alpha1", 5).await.unwrap();
     let other = widgets.api(&second.client().unwrap(), "v1");
-    crate::until("the second server serves it", async || {
+    exuvia_testenv::until("the second server serves it", async || {
         other.get("widget-0000").await.is_ok()
     })
     .await;

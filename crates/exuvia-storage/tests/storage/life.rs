@@ -49,7 +49,7 @@ async fn a_version_is_added_becomes_storage_and_the_old_one_goes_only_after_migr
         .await
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the server has dropped it", async || {
+    exuvia_testenv::until("the server has dropped it", async || {
         bench
             .widgets
             .api(&bench.client, "v1alpha1")
@@ -78,7 +78,7 @@ async fn writers_that_never_stop_lose_nothing() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     // However busy the machine is: both have written before the migration begins.
     let begun = tokio::sync::Barrier::new(3);
-    // Each writer counts up a field of its own, with the lock, on a few objects: a lost update would show as a gap.
+    // Each writer counts up another field, with the lock, on a few objects: a lost update would show as a gap.
     let writing = async |writer: u64| {
         let mut written = 0_u64;
         while !*stopped.borrow() {

@@ -6,6 +6,7 @@ mod edges;
 mod gate;
 mod healthy;
 mod life;
+mod not_a_list;
 mod obstacles;
 mod ownership;
 mod proof;
@@ -15,12 +16,13 @@ mod stale;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use exuvia_storage::{Engine, Options, Report};
+use exuvia_runtime::machine::Machine;
+use exuvia_storage::protocol::NextStep;
+use exuvia_storage::{Engine, MigrationReport, Options};
 use exuvia_testenv::proxy::Proxy;
 use exuvia_testenv::{ControlPlane, Widgets};
 use exuvia_write::Writer;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client, Config};
+use kube::{Client, Config};
 
 /// A settle time that tests can wait for.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -83,33 +85,18 @@ impl Bench {
         self.engine_over(&access.config().unwrap(), options)
     }
 
-    async fn migrate(&self) -> Report {
+    async fn migrate(&self) -> MigrationReport {
         self.engine(self.options()).run().await.unwrap()
     }
 
     async fn stored_versions(&self) -> Vec<String> {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        crds.get(&self.widgets.crd_name())
-            .await
-            .unwrap()
-            .status
-            .unwrap()
-            .stored_versions
-            .unwrap()
+        self.widgets.stored_versions(&self.client).await.unwrap()
     }
 
     /// How many objects etcd holds at this version.
     async fn stored_at(&self, version: &str) -> usize {
-        let counts = self
-            .control_plane
-            .stored(self.widgets.group(), "widgets")
-            .count_by_version()
-            .await
-            .unwrap();
-        counts
-            .get(&format!("{}/{version}", self.widgets.group()))
-            .copied()
-            .unwrap_or_default()
+        let counts = self.widgets.stored_at(self.control_plane).await.unwrap();
+        counts.get(version).copied().unwrap_or_default()
     }
 
     /// Name and uid of every object, from etcd's bytes.
@@ -164,17 +151,11 @@ impl Bench {
     }
 }
 
-/// Waits for a condition for a minute at most.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(Duration::from_secs(60), waiting)
-            .await
-            .is_ok(),
-        "waited for: {what}"
-    );
+/// Does the next step, or waits for it.
+async fn step(engine: &mut Engine) {
+    match engine.next().await.unwrap() {
+        NextStep::Do(step) => assert_eq!(engine.carry_out(step).await.unwrap(), None),
+        NextStep::Wait(time) => tokio::time::sleep(time).await,
+        other => panic!("it does not go on: {other:?}"),
+    }
 }

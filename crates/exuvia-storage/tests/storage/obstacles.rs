@@ -1,5 +1,6 @@
 //! What stands in the way: found before anything is written, or reported and left alone.
 
+use exuvia_runtime::machine::Machine;
 use exuvia_storage::{End, Obstacle, Options};
 use exuvia_testenv::webhook::{Admission, Break, Endpoint};
 use exuvia_testenv::{ControlPlane, Widgets};
@@ -137,7 +138,7 @@ async fn an_unserved_storage_version_is_migrated_through_a_served_one() {
     crds.replace(&bench.widgets.crd_name(), &PostParams::default(), &crd)
         .await
         .unwrap();
-    crate::until("v1 is not served", async || {
+    exuvia_testenv::until("v1 is not served", async || {
         bench
             .widgets
             .api(&bench.client, "v1")
@@ -187,7 +188,7 @@ async fn a_webhook_that_stamps_each_write_is_reported_as_such() {
         .await
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the webhook is called", async || {
+    exuvia_testenv::until("the webhook is called", async || {
         api.patch("widget-0000", &PatchParams::default(), &Patch::Merge(json!({})))
             .await
             .unwrap();
@@ -221,11 +222,11 @@ async fn a_crd_that_goes_away_ends_it() {
     let bench = Bench::flipped("vanish", 3).await;
     let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
     let mut engine = bench.engine(bench.options());
-    engine.advance().await.unwrap();
+    crate::step(&mut engine).await;
     crds.delete(&bench.widgets.crd_name(), &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    crate::until("it is gone", async || {
+    exuvia_testenv::until("it is gone", async || {
         crds.get_opt(&bench.widgets.crd_name()).await.unwrap().is_none()
     })
     .await;
@@ -247,7 +248,7 @@ async fn an_object_that_a_transition_rule_refuses_is_named_and_nothing_is_trimme
         .await
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
-    crate::until("the rule is in force", async || {
+    exuvia_testenv::until("the rule is in force", async || {
         api.patch("widget-0000", &PatchParams::default(), &Patch::Merge(json!({})))
             .await
             .is_err()

@@ -113,7 +113,7 @@ async fn drop_v1alpha1(bench: &Bench) {
         .await
         .unwrap();
     let old = bench.widgets.api(&bench.client, "v1alpha1");
-    crate::until("the server has dropped v1alpha1", async || {
+    exuvia_testenv::until("the server has dropped v1alpha1", async || {
         old.get("widget-0000").await.is_err()
     })
     .await;
@@ -169,7 +169,7 @@ async fn with_ownership_kept_apply_answers_500_after_the_drop_and_migrate_cures_
     assert_eq!(bench.engine(keep).run().await.unwrap().end, End::Migrated);
     drop_v1alpha1(&bench).await;
     // The server that took the drop may need a moment to act on it.
-    crate::until("apply answers 500", async || {
+    exuvia_testenv::until("apply answers 500", async || {
         let tags = json!({"spec": {"tags": ["b"]}});
         let applied = apply(&bench, "v1", "applier", "widget-0000", tags).await;
         matches!(applied, Err(kube::Error::Api(status)) if status.code == 500)
@@ -220,7 +220,7 @@ async fn a_writer_still_at_the_old_version_is_named_and_holds_it() {
     );
 }
 
-/// After the trim v1alpha1 is no stored version any more, but an entry that came since holds it until it is shed.
+/// After the trim v1alpha1 is not a stored version any more, but an entry that came since holds it until it is shed.
 #[tokio::test]
 async fn what_a_writer_left_behind_after_the_trim_is_shed_on_request() {
     let bench = Bench::flipped("shed", 3).await;

@@ -3,7 +3,7 @@
 mod servers;
 mod writers;
 
-use exuvia_storage::{End, Options, Report, Verified, Verify};
+use exuvia_storage::{End, MigrationReport, Options, Verified, Verify};
 use exuvia_testenv::force_finalize_namespace;
 use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
 use exuvia_testenv::webhook::{Endpoint, WebhookServer};
@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::Bench;
 
 /// The sentence of a stalled migration.
-fn stalled(report: &Report, wanted: &str) -> String {
+fn stalled(report: &MigrationReport, wanted: &str) -> String {
     match &report.end {
         End::Stalled { reason, message } if *reason == wanted => message.clone(),
         end => panic!("not stalled for {wanted}: {end:?}; {report:?}"),
@@ -57,7 +57,7 @@ async fn webhook_with_namespace_selector(bench: &Bench) -> WebhookServer {
         .unwrap();
     let api = bench.widgets.api(&bench.client, "v1");
     let dry_run = PatchParams::default().dry_run();
-    crate::until("the webhook is asked", async || {
+    exuvia_testenv::until("the webhook is asked", async || {
         let nothing = Patch::Merge(json!({}));
         api.patch("widget-0000", &dry_run, &nothing).await.unwrap();
         webhooks.calls(Endpoint::Validate) > 0
@@ -111,7 +111,7 @@ async fn an_object_without_its_namespace_is_rewritten_like_any_other() {
     bench.assert_trimmed_rightly("v1alpha1").await;
 }
 
-/// An object that goes between the list and the patch is gone, and that is no failure.
+/// An object that goes between the list and the patch is gone, and that is not a failure.
 #[tokio::test]
 async fn a_404_about_the_object_is_gone() {
     use exuvia_testenv::proxy::{Match, Rule};
@@ -147,9 +147,9 @@ async fn a_404_about_the_object_is_gone() {
 #[tokio::test]
 async fn stored_versions_that_somebody_else_trimmed_are_not_believed() {
     let bench = Bench::flipped("believed", 20).await;
-    let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
-    let trimmed = Patch::Merge(json!({"status": {"storedVersions": ["v1"]}}));
-    crds.patch_status(&bench.widgets.crd_name(), &PatchParams::default(), &trimmed)
+    bench
+        .widgets
+        .set_stored_versions(&bench.client, &["v1"])
         .await
         .unwrap();
     assert_eq!(bench.stored_at("v1alpha1").await, 20, "trimmed by another tool");

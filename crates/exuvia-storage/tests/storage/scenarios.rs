@@ -1,5 +1,6 @@
 //! The scenarios that every storage migrator should pass.
 
+use exuvia_runtime::machine::Machine;
 use exuvia_storage::{End, Options, Verified};
 use exuvia_testenv::proxy::{Fault, Match, Rule};
 use kube::api::PostParams;
@@ -121,7 +122,7 @@ async fn a_resource_of_several_pages_is_migrated_whole() {
     assert_eq!(
         bench.identities().await,
         identities,
-        "no object was lost or made anew"
+        "no object was lost or created again"
     );
 }
 

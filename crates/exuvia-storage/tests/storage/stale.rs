@@ -1,7 +1,9 @@
 //! A server that is behind: it stores at the old version with 200 and a new resourceVersion (PITFALLS A4).
 
 use bytes::Bytes;
-use exuvia_storage::{Advance, End, Engine, Options};
+use exuvia_runtime::machine::Machine;
+use exuvia_storage::protocol::NextStep;
+use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::{ApiServer, ControlPlane, Widgets};
 use exuvia_write::Writer;
 use http::Request;
@@ -33,7 +35,7 @@ impl TwoServers {
         widgets.install(&self.client, "v1alpha1").await.unwrap();
         widgets.create(&self.client, "v1alpha1", count).await.unwrap();
         let other = widgets.api(&self.second.client().unwrap(), "v1");
-        crate::until("the second server serves it", async || {
+        exuvia_testenv::until("the second server serves it", async || {
             other.get("widget-0000").await.is_ok()
         })
         .await;
@@ -57,28 +59,12 @@ impl TwoServers {
     }
 
     async fn stored_at(&self, widgets: &Widgets, version: &str) -> usize {
-        let counts = self
-            .control_plane
-            .stored(widgets.group(), "widgets")
-            .count_by_version()
-            .await
-            .unwrap();
-        counts
-            .get(&format!("{}/{version}", widgets.group()))
-            .copied()
-            .unwrap_or_default()
+        let counts = widgets.stored_at(&self.control_plane).await.unwrap();
+        counts.get(version).copied().unwrap_or_default()
     }
 
     async fn stored_versions(&self, widgets: &Widgets) -> Vec<String> {
-        use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-        let crds: kube::Api<CustomResourceDefinition> = kube::Api::all(self.client.clone());
-        crds.get(&widgets.crd_name())
-            .await
-            .unwrap()
-            .status
-            .unwrap()
-            .stored_versions
-            .unwrap()
+        widgets.stored_versions(&self.client).await.unwrap()
     }
 }
 
@@ -122,7 +108,7 @@ async fn a_server_that_does_not_show_the_flip_is_named_and_nothing_is_trimmed() 
 
     // Once it is awake and has understood, the migration goes on by itself, over whatever it wrote meanwhile.
     stale.resume().await.unwrap();
-    crate::until("the migration completes", async || {
+    exuvia_testenv::until("the migration completes", async || {
         let mut engine = servers.engine(&widgets, &[servers.control_plane.apiserver(), &servers.second]);
         engine.run().await.unwrap().end == End::Migrated
     })
@@ -153,10 +139,14 @@ async fn what_an_unknown_server_writes_after_the_trim_is_found_by_the_patrol() {
         }
         // Patrol: the version is back in storedVersions, so that dropping it is refused again.
         loop {
-            match engine.advance().await.unwrap() {
-                Advance::Wait(time) => tokio::time::sleep(time).await,
-                Advance::Stepped if engine.pass().is_some_and(|pass| !pass.trimmed) => break,
-                Advance::Stepped => {}
+            match engine.next().await.unwrap() {
+                NextStep::Wait(time) => tokio::time::sleep(time).await,
+                NextStep::Do(step) => {
+                    assert_eq!(engine.carry_out(step).await.unwrap(), None);
+                    if engine.pass().is_some_and(|pass| !pass.trimmed) {
+                        break;
+                    }
+                }
                 other => panic!("the patrol found nothing: {other:?}"),
             }
         }
@@ -176,7 +166,7 @@ async fn without_known_servers_the_verification_is_full() {
     let servers = TwoServers::start().await;
     let widgets = servers.widgets("unknown.example.com", 6).await;
     widgets.flip_storage(&servers.client, "v1").await.unwrap();
-    crate::until("the second server has understood", async || {
+    exuvia_testenv::until("the second server has understood", async || {
         widgets
             .storage_version_hash(&servers.second.client().unwrap())
             .await

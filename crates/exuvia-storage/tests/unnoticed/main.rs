@@ -16,12 +16,15 @@ mod types;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use exuvia_storage::{Engine, Options, Report};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_storage::{Engine, MigrationReport, Options};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use exuvia_write::Writer;
-use kube::Client;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use serde_json::Value;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::odd::Answer;
 
 /// One CRD on the shared control plane.
 struct Bench {
@@ -46,6 +49,47 @@ impl Bench {
         }
     }
 
+    fn crds(&self) -> Api<CustomResourceDefinition> {
+        Api::all(self.client.clone())
+    }
+
+    /// Changes the CRD once more.
+    async fn change_crd(&self, change: impl FnOnce(&mut Value)) {
+        let crds = self.crds();
+        let mut crd = json!(crds.get(&self.widgets.crd_name()).await.unwrap());
+        change(&mut crd);
+        let crd = serde_json::from_value(crd).unwrap();
+        crds.replace(&self.widgets.crd_name(), &PostParams::default(), &crd)
+            .await
+            .unwrap();
+    }
+
+    /// Rewrites the only object and drops v1alpha1, as somebody does who does not know of entries: from then on every apply
+    /// answers 500.
+    async fn drop_old_version(&self, intruder: &Value) {
+        let nothing = Patch::Merge(json!({}));
+        let api = self.widgets.api(&self.client, "v1");
+        api.patch("a", &PatchParams::default(), &nothing).await.unwrap();
+        let trim = Patch::Merge(json!({"status": {"storedVersions": ["v1"]}}));
+        let name = self.widgets.crd_name();
+        let crds = self.crds();
+        crds.patch_status(&name, &PatchParams::default(), &trim)
+            .await
+            .unwrap();
+        let widgets = &self.widgets;
+        widgets.drop_version(&self.client, "v1alpha1").await.unwrap();
+        self.until_apply_fails(intruder).await;
+    }
+
+    /// Waits until every apply answers 500.
+    async fn until_apply_fails(&self, intruder: &Value) {
+        until("apply answers 500", async || {
+            let answer = self.tried("v1", "intruder", intruder.clone()).await;
+            matches!(answer, Answer::Failed(500, _))
+        })
+        .await;
+    }
+
     async fn flip(&self) {
         self.widgets.flip_storage(&self.client, "v1").await.unwrap();
     }
@@ -63,7 +107,7 @@ impl Bench {
         Engine::new(&config, client, writer, self.widgets.crd_name(), options)
     }
 
-    async fn migrate(&self) -> Report {
+    async fn migrate(&self) -> MigrationReport {
         self.engine(|_| {}).run().await.unwrap()
     }
 

@@ -242,7 +242,7 @@ async fn conflicts(bench: &Bench, pairs: &[Pair]) -> BTreeMap<(String, String, S
         for pair in pairs {
             for apply in pair.to.applies() {
                 for manager in ["intruder", "alice", "bob", "carol"] {
-                    // What the manager owns already goes along: whoever leaves it out gives it up.
+                    // What the manager owns already goes along: a manager that leaves it out gives it up.
                     let data = json!({"spec": {pair.field(): apply}});
                     let with = bench.conflicts("v1", manager, object, data).await;
                     let case = (

@@ -5,7 +5,8 @@ use kube::api::Patch;
 use serde_json::{Value, json};
 
 use crate::odd::{assert_named_before, differences};
-use crate::odd_defaults::{by, text, with_beta, with_interval};
+use crate::odd_defaults::{by, with_beta, with_interval};
+use crate::odd_webhook::text;
 use crate::{Bench, managers, pairs, spec_of};
 
 /// The metadata of an embedded resource has the schema of `ObjectMeta`, whatever the CRD says.

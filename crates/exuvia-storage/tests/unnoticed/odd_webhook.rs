@@ -1,5 +1,6 @@
 //! Conversion webhooks that do more than give a field a new name: does every apply answer as before?
 
+use exuvia_testenv::ControlPlane;
 use exuvia_testenv::webhook::{Conversion, WebhookServer};
 use serde_json::{Map, Value, json};
 
@@ -20,18 +21,7 @@ pub(crate) async fn converted(
     [old, new]: [Value; 2],
     convert: impl Fn(&mut Map<String, Value>, bool) + Send + Sync + 'static,
 ) -> (Bench, WebhookServer) {
-    let hooks = exuvia_testenv::ControlPlane::shared()
-        .await
-        .webhooks()
-        .await
-        .unwrap();
-    hooks.on_convert(Conversion::by(move |mut object: Value, to: &str| {
-        if let Some(spec) = object["spec"].as_object_mut() {
-            convert(spec, to.ends_with("/v1"));
-        }
-        object["apiVersion"] = json!(to);
-        object
-    }));
+    let hooks = converting("spec", convert).await;
     let conversion = hooks.conversion();
     let bench = Bench::installed(group, |crd| {
         crd["spec"]["conversion"] = conversion;
@@ -43,6 +33,58 @@ pub(crate) async fn converted(
     })
     .await;
     (bench, hooks)
+}
+
+/// A webhook that converts this part of an object.
+async fn converting(
+    part: &'static str,
+    convert: impl Fn(&mut Map<String, Value>, bool) + Send + Sync + 'static,
+) -> WebhookServer {
+    let hooks = ControlPlane::shared().await.webhooks().await.unwrap();
+    hooks.on_convert(Conversion::by(move |mut object: Value, to: &str| {
+        if let Some(part) = object[part].as_object_mut() {
+            convert(part, to.ends_with("/v1"));
+        }
+        object["apiVersion"] = json!(to);
+        object
+    }));
+    hooks
+}
+
+/// A CRD whose `status.phase` is `status.state` at v1; changed before it is installed.
+pub(crate) async fn renaming_phase(group: &str, change: impl FnOnce(&mut Value)) -> (Bench, WebhookServer) {
+    let hooks = converting("status", |status, to_new| {
+        rename_between(["phase", "state"], status, to_new);
+    })
+    .await;
+    let conversion = hooks.conversion();
+    let bench = Bench::installed(group, |crd| {
+        crd["spec"]["conversion"] = conversion;
+        let new = &mut crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"];
+        let status = new["properties"]["status"]["properties"].as_object_mut().unwrap();
+        rename(status, "phase", "state");
+        change(crd);
+    })
+    .await;
+    (bench, hooks)
+}
+
+/// A CRD of which one field, with this schema, has another name at v1.
+pub(crate) async fn renaming(group: &str, names: [&'static str; 2], schema: Value) -> (Bench, WebhookServer) {
+    let properties = names.map(|name| json!({name: schema}));
+    converted(group, properties, move |spec, to_new| {
+        rename_between(names, spec, to_new);
+    })
+    .await
+}
+
+/// Gives the field the name that it has at the version that is converted to.
+pub(crate) fn rename_between([old, new]: [&str; 2], spec: &mut Map<String, Value>, to_new: bool) {
+    if to_new {
+        rename(spec, old, new);
+    } else {
+        rename(spec, new, old);
+    }
 }
 
 pub(crate) fn rename(spec: &mut Map<String, Value>, from: &str, to: &str) {
@@ -144,19 +186,7 @@ async fn the_owner_of_minutes_owns_the_seconds() {
 #[tokio::test]
 async fn the_owner_of_a_set_that_gets_another_name_can_still_take_an_item_out() {
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": text()});
-    let (bench, _hooks) = converted(
-        "renamedset",
-        [json!({"hosts": set}), json!({"hostnames": set})],
-        |spec, to_new| {
-            let (from, to) = if to_new {
-                ("hosts", "hostnames")
-            } else {
-                ("hostnames", "hosts")
-            };
-            rename(spec, from, to);
-        },
-    )
-    .await;
+    let (bench, _hooks) = renaming("renamedset", ["hosts", "hostnames"], set).await;
     bench
         .apply(
             "v1alpha1",
@@ -178,19 +208,7 @@ async fn the_owner_of_a_set_that_gets_another_name_can_still_take_an_item_out() 
 async fn the_owner_of_items_that_are_only_keys_can_still_take_one_out() {
     let list = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
                       "items": {"type": "object", "required": ["name"], "properties": {"name": text()}}});
-    let (bench, _hooks) = converted(
-        "renamedkeys",
-        [json!({"refs": list}), json!({"references": list})],
-        |spec, to_new| {
-            let (from, to) = if to_new {
-                ("refs", "references")
-            } else {
-                ("references", "refs")
-            };
-            rename(spec, from, to);
-        },
-    )
-    .await;
+    let (bench, _hooks) = renaming("renamedkeys", ["refs", "references"], list).await;
     let refs = json!([{"name": "x"}, {"name": "y"}]);
     bench
         .apply(
@@ -246,7 +264,7 @@ async fn two_fields_that_become_one_have_both_owners() {
         .apply("v1alpha1", "bob", "a", json!({"spec": {"port": 80}}))
         .await;
     bench.flip().await;
-    // What cannot be shared any more belongs to both: whoever changes it has a conflict with each of them.
+    // What cannot be shared any more belongs to both: anyone who changes it has a conflict with each of them.
     let tries = [
         ("v1", json!({"spec": {"address": "x:80"}})),
         ("v1", json!({"spec": {"address": "h:81"}})),
@@ -276,14 +294,7 @@ async fn owners_of_later_items_of_a_list_that_becomes_atomic_come_along() {
     let (bench, _hooks) = converted(
         "putinone",
         [json!({"ports": by_name}), json!({"endpoints": atomic})],
-        |spec, to_new| {
-            let (from, to) = if to_new {
-                ("ports", "endpoints")
-            } else {
-                ("endpoints", "ports")
-            };
-            rename(spec, from, to);
-        },
+        |spec, to_new| rename_between(["ports", "endpoints"], spec, to_new),
     )
     .await;
     bench
@@ -380,28 +391,10 @@ async fn items_whose_key_is_written_otherwise_keep_their_owner() {
 /// Where the new version takes everything, every path of an entry "exists" there.
 #[tokio::test]
 async fn owners_come_along_to_a_version_that_preserves_unknown_fields() {
-    let (bench, _hooks) = converted(
-        "takesall",
-        [json!({"before": text()}), json!({"after": text()})],
-        |spec, to_new| {
-            let (from, to) = if to_new {
-                ("before", "after")
-            } else {
-                ("after", "before")
-            };
-            rename(spec, from, to);
-        },
-    )
-    .await;
-    let crds: kube::Api<
-        k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    > = kube::Api::all(bench.client.clone());
-    let mut crd = json!(crds.get(&bench.widgets.crd_name()).await.unwrap());
-    spec_of(&mut crd, 1)["x-kubernetes-preserve-unknown-fields"] = json!(true);
-    let crd = serde_json::from_value(crd).unwrap();
-    crds.replace(&bench.widgets.crd_name(), &kube::api::PostParams::default(), &crd)
-        .await
-        .unwrap();
+    let (bench, _hooks) = renaming("takesall", ["before", "after"], text()).await;
+    bench
+        .change_crd(|crd| spec_of(crd, 1)["x-kubernetes-preserve-unknown-fields"] = json!(true))
+        .await;
     bench
         .apply(
             "v1alpha1",

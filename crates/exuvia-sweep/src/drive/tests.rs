@@ -12,12 +12,15 @@ use std::{
 };
 
 use exuvia_write::{ErrorClass, RetryPolicy};
-use kube::core::{ListMeta, Status};
-use serde_json::{json, value::to_raw_value};
+use kube::{
+    api::{DynamicObject, ListParams, PartialObjectMeta},
+    core::{ListMeta, Status},
+};
+use serde_json::json;
 use tokio::{sync::Semaphore, time::sleep};
 
 use super::*;
-use crate::{Outcome, Pressure, ResourceVersion};
+use crate::{Outcome, Pressure, ResourceVersion, cursor::Cursor, list::Answer};
 
 mod orders;
 
@@ -26,12 +29,12 @@ const PAGE: u32 = 10;
 /// Answers in order, and what was asked.
 #[derive(Default)]
 struct Script {
-    answers: Mutex<VecDeque<Result<Page, ListFailure>>>,
+    answers: Mutex<VecDeque<Result<Answer, kube::Error>>>,
     asked: Mutex<Vec<Option<String>>>,
 }
 
 impl Script {
-    fn new(answers: impl IntoIterator<Item = Result<Page, ListFailure>>) -> Self {
+    fn new(answers: impl IntoIterator<Item = Result<Answer, kube::Error>>) -> Self {
         Self {
             answers: Mutex::new(answers.into_iter().collect()),
             asked: Mutex::default(),
@@ -54,8 +57,8 @@ impl Script {
     }
 }
 
-impl Source for Script {
-    async fn page(&self, params: ListParams) -> Result<Page, ListFailure> {
+impl Source for &Script {
+    async fn page(&self, params: ListParams) -> Result<Answer, kube::Error> {
         self.asked
             .lock()
             .expect("not poisoned")
@@ -66,12 +69,12 @@ impl Source for Script {
     }
 }
 
-fn page(names: std::ops::Range<u32>, more: Option<u32>) -> Page {
+fn page(names: std::ops::Range<u32>, more: Option<u32>) -> Answer {
     let items = names
         .clone()
-        .map(|n| to_raw_value(&json!({"metadata": {"name": name(n)}})).expect("valid"));
-    Page {
-        items: Some(items.collect()),
+        .map(|n| item(&json!({"metadata": {"name": name(n)}, "spec": {"size": n}})));
+    Answer {
+        items: items.collect(),
         list: ListMeta {
             resource_version: Some("7".to_owned()),
             continue_: more.map(|_| format!("after {}", names.end)),
@@ -81,30 +84,51 @@ fn page(names: std::ops::Range<u32>, more: Option<u32>) -> Page {
     }
 }
 
+fn item(object: &serde_json::Value) -> Item {
+    serde_json::from_str(&object.to_string()).expect("an item")
+}
+
 fn name(n: u32) -> String {
     format!("object-{n:03}")
 }
 
-fn refusal(code: u16) -> Result<Page, ListFailure> {
-    Err(kube::Error::Api(Status::failure("no", "").with_code(code).boxed()).into())
+fn refusal(code: u16) -> Result<Answer, kube::Error> {
+    Err(kube::Error::Api(
+        Status::failure("no", "").with_code(code).boxed(),
+    ))
 }
 
 fn settings() -> Settings {
     Settings {
         resource: "widgets.example.dev".to_owned(),
-        page_size: PAGE,
         max_concurrency: 4,
         qps: None,
-        retry: RetryPolicy::default(),
     }
+}
+
+/// A sweep of metadata over `source`.
+async fn sweep<S: Source, F: Future<Output = Verdict>>(
+    source: S,
+    settings: &Settings,
+    control: &Control,
+    progress: &watch::Sender<Progress>,
+    worker: impl Fn(PartialObjectMeta) -> F,
+) -> Result<SweepReport, Error> {
+    drive(walk(source), Item::metadata, settings, control, progress, worker).await
+}
+
+fn walk<S: Source>(source: S) -> Walk<S> {
+    let mut cursor = Cursor::new();
+    cursor.retry = RetryPolicy::default();
+    Walk::new(source, "widgets.example.dev".to_owned(), cursor)
 }
 
 async fn run<F: Future<Output = Verdict>>(
     source: &Script,
     control: &Control,
     worker: impl Fn(PartialObjectMeta) -> F,
-) -> Result<Report, Error> {
-    drive(source, &settings(), control, &watch::Sender::default(), worker).await
+) -> Result<SweepReport, Error> {
+    sweep(source, &settings(), control, &watch::Sender::default(), worker).await
 }
 
 fn name_of(object: &PartialObjectMeta) -> String {
@@ -119,14 +143,14 @@ async fn every_object_is_seen_once() {
         let report = run(&source, &Control::new(), async |object| {
             seen.borrow_mut().push(name_of(&object));
             sleep(Duration::from_millis(5)).await;
-            Verdict::current()
+            Verdict::unchanged()
         })
         .await
         .expect("the end");
         let mut seen = seen.into_inner();
         seen.sort();
         assert_eq!(seen, (0..objects).map(name).collect::<Vec<_>>());
-        assert_eq!(report.tally.current, u64::from(objects));
+        assert_eq!(report.tally.unchanged, u64::from(objects));
         assert_eq!(report.peak_concurrency, objects.min(4) as usize);
         assert_eq!(report.pages, u64::from(objects.div_ceil(PAGE).max(1)));
         assert_eq!(
@@ -150,22 +174,22 @@ async fn there_is_never_a_third_page_in_memory() {
             finished.get()
         );
         finished.set(finished.get() + 1);
-        Verdict::current()
+        Verdict::unchanged()
     })
     .await
     .expect("the end");
-    assert_eq!(report.tally.current, 100, "{:?}", report.failures);
+    assert_eq!(report.tally.unchanged, 100, "{:?}", report.failures);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_panics_has_failed_at_that_object_alone() {
     let report = run(&Script::of(30), &Control::new(), async |object| {
         assert!(name_of(&object) != name(13), "thirteen");
-        Verdict::current()
+        Verdict::unchanged()
     })
     .await
     .expect("the end");
-    assert_eq!((report.tally.current, report.tally.failed), (29, 1));
+    assert_eq!((report.tally.unchanged, report.tally.failed), (29, 1));
     let failure = &report.failures.first[0];
     assert_eq!((failure.name.as_str(), failure.class), ("object-013", "panic"));
     assert_eq!(failure.message, "thirteen");
@@ -175,13 +199,13 @@ async fn a_worker_that_panics_has_failed_at_that_object_alone() {
 async fn an_object_that_cannot_be_read_is_named_and_the_others_are_seen() {
     let mut bad = page(0..3, None);
     let item = json!({"metadata": {"namespace": "shop", "name": "odd", "generation": "secret"}});
-    bad.items.get_or_insert_default()[1] = to_raw_value(&item).expect("valid");
+    bad.items[1] = self::item(&item);
     let report = run(&Script::new([Ok(bad)]), &Control::new(), async |_| {
-        Verdict::current()
+        Verdict::unchanged()
     })
     .await
     .expect("the end");
-    assert_eq!((report.tally.current, report.tally.failed), (2, 1));
+    assert_eq!((report.tally.unchanged, report.tally.failed), (2, 1));
     let failure = &report.failures.first[0];
     assert_eq!(
         (failure.namespace.as_deref(), failure.name.as_str()),
@@ -191,7 +215,32 @@ async fn an_object_that_cannot_be_read_is_named_and_the_others_are_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_lost_makes_the_sweep_begin_anew() {
+async fn whole_objects_are_handed_over_and_one_that_does_not_fit_is_named() {
+    let mut odd = page(0..3, None);
+    odd.items[1] = item(&json!({"metadata": {"name": "odd", "labels": 7}}));
+    let source = Script::new([Ok(odd)]);
+    let sizes = RefCell::new(Vec::new());
+    let report = drive(
+        walk(&source),
+        Item::read::<DynamicObject>,
+        &settings(),
+        &Control::new(),
+        &watch::Sender::default(),
+        async |object: DynamicObject| {
+            sizes.borrow_mut().push(object.data["spec"]["size"].clone());
+            Verdict::changed()
+        },
+    )
+    .await
+    .expect("the end");
+    assert_eq!(sizes.into_inner(), [0, 2]);
+    assert_eq!((report.tally.changed, report.tally.failed), (2, 1));
+    let failure = &report.failures.first[0];
+    assert_eq!((failure.name.as_str(), failure.class), ("odd", "unreadable"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_lost_makes_the_sweep_start_over() {
     let source = Script::new([
         Ok(page(0..10, Some(5))),
         refusal(410),
@@ -199,8 +248,8 @@ async fn a_place_that_is_lost_makes_the_sweep_begin_anew() {
         Ok(page(10..15, None)),
     ]);
     let progress = watch::Sender::<Progress>::default();
-    let report = drive(&source, &settings(), &Control::new(), &progress, async |_| {
-        Verdict::current()
+    let report = sweep(&source, &settings(), &Control::new(), &progress, async |_| {
+        Verdict::unchanged()
     })
     .await
     .expect("the end");
@@ -208,7 +257,7 @@ async fn a_place_that_is_lost_makes_the_sweep_begin_anew() {
     let expected = [None, Some("after 10"), None, Some("after 10")].map(|token| token.map(str::to_owned));
     assert_eq!(tokens, expected);
     assert_eq!(
-        (report.tally.current, report.restarts, report.resumed),
+        (report.tally.unchanged, report.restarts, report.resumed),
         (25, 1, 0)
     );
     assert_eq!(
@@ -222,7 +271,7 @@ async fn a_list_that_fails_for_good_ends_the_sweep_with_what_was_done() {
     let source = Script::new([Ok(page(0..10, Some(90))), refusal(503), refusal(403)]);
     let error = run(&source, &Control::new(), async |_| {
         sleep(Duration::from_secs(5)).await;
-        Verdict::rewritten()
+        Verdict::changed()
     })
     .await
     .expect_err("no list");
@@ -243,7 +292,7 @@ async fn a_list_that_fails_for_good_ends_the_sweep_with_what_was_done() {
     assert_eq!(error.reason(), "Denied");
     let report = error.report();
     assert_eq!(
-        (report.tally.rewritten, report.list_requests),
+        (report.tally.changed, report.list_requests),
         (4, 3),
         "those in work were finished"
     );

@@ -119,7 +119,7 @@ impl Course {
 /// What got done since the limit was set.
 struct Epoch {
     set: Instant,
-    /// When the first request came back that was sent at this limit: from then on it is the limit that counts.
+    /// When the first request came back that was sent at this limit: from then on the limit counts.
     from: Option<Instant>,
     done: u32,
     latency: Duration,

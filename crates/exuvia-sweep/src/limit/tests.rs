@@ -11,7 +11,7 @@ use crate::Pressure;
 const MS: Duration = Duration::from_millis(1);
 const SEEDS: std::ops::Range<u64> = 1..41;
 
-/// CONTROL-PLANE.md: `{}` patches of old objects on two cores, by connections; at 32 the middle of the range it gives.
+/// As measured on two cores: `{}` patches of old objects per second, by connections; at 32 the middle of the measured range.
 const PLAIN: &[(f64, f64)] = &[
     (1.0, 230.0),
     (8.0, 387.0),

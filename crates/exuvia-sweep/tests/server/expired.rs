@@ -45,7 +45,7 @@ async fn a_token_that_expires_costs_no_object_and_shows_none_twice() {
     let report = sweep.max_concurrency(1).run(async |object| {
         let nth = seen.note(&object);
         if nth == 1 {
-            // The second page has come with a token of its own, which is used when the first page is done.
+            // The second page has come with another token, which is used when the first page is done.
             soon(proxy.wait_for(|request| request.query.contains("continue=") && request.finished)).await;
             soon(until_tokens_expire(api, widgets)).await;
         }

@@ -2,7 +2,8 @@
 
 use exuvia_sweep::{Error, Outcome, Verdict};
 use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
-use exuvia_write::{ErrorClass, Writer};
+use exuvia_write::{ErrorClass, RetryPolicy, Writer};
+use serde_json::json;
 
 use crate::{Seen, names, rewrite, setup, soon};
 
@@ -43,8 +44,8 @@ async fn a_list_that_fails_once_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_token_that_expires_without_another_makes_the_sweep_begin_anew() {
-    let setup = setup("anew.example.com", 25).await;
+async fn a_token_that_expires_without_another_makes_the_sweep_start_over() {
+    let setup = setup("over.example.com", 25).await;
     let third = Match::any().query("continue=");
     setup
         .proxy
@@ -83,7 +84,7 @@ async fn a_list_that_is_denied_is_not_asked_for_again() {
     setup
         .proxy
         .inject(Rule::on(Match::any()).then(Fault::refuse(403)));
-    let error = soon(setup.sweep().run(async |_| Verdict::current()))
+    let error = soon(setup.sweep().run(async |_| Verdict::unchanged()))
         .await
         .unwrap_err();
     assert_eq!((error.reason(), error.report().list_requests), ("Denied", 1));
@@ -110,7 +111,7 @@ async fn an_object_that_fails_is_named_and_the_others_are_done() {
         .sweep()
         .run(async |object| rewrite(writer, api, &object.metadata).await);
     let report = soon(report).await.unwrap();
-    assert_eq!((report.tally.rewritten, report.tally.failed), (23, 2));
+    assert_eq!((report.tally.changed, report.tally.failed), (23, 2));
     assert_eq!(
         report.failures.by_class.keys().copied().collect::<Vec<_>>(),
         ["conflict", "denied"]
@@ -128,4 +129,41 @@ async fn an_object_that_fails_is_named_and_the_others_are_done() {
     ];
     assert_eq!(failed, expected);
     assert_eq!(report.failures.first[0].namespace.as_deref(), Some("default"));
+}
+
+/// A gateway in front of the API server may answer for it.
+#[tokio::test]
+async fn an_answer_that_is_not_a_list_is_not_the_end_of_the_list() {
+    let setup = setup("gateway.example.com", 25).await;
+    let expired = Answer::status(200).json(&json!({"error": "session expired"}));
+    for nth in 1..=3 {
+        setup.proxy.clear();
+        let fault = Fault::refuse(expired.clone());
+        let rule = setup.proxy.inject(Rule::on(Match::any()).nth(nth).then(fault));
+        let seen = &Seen::default();
+        let work = async |object| {
+            seen.note(&object);
+            Verdict::skipped()
+        };
+        let report = soon(setup.sweep().run(work)).await.unwrap();
+        assert_eq!((rule.applied(), report.list_requests), (1, 4));
+        assert_eq!(seen.names(), names(25));
+    }
+
+    setup.proxy.clear();
+    let next_pages = Match::any().query("continue=");
+    setup
+        .proxy
+        .inject(Rule::on(next_pages).always().then(Fault::refuse(expired)));
+    let twice = RetryPolicy {
+        attempts: 2,
+        ..RetryPolicy::default()
+    };
+    let sweep = setup.sweep().retry(twice);
+    let error = soon(sweep.run(async |_| Verdict::skipped())).await.unwrap_err();
+    assert!(error.to_string().contains("the answer is not a list"), "{error}");
+    assert_eq!(
+        (error.report().tally.done(), error.report().list_requests),
+        (10, 3)
+    );
 }

@@ -6,19 +6,20 @@ mod expired;
 mod faults;
 mod pages;
 mod pressure;
+mod whole;
 
-use std::{collections::BTreeMap, future::Future, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use exuvia_sweep::{Pressure, Sweep, Verdict};
-use exuvia_testenv::{ControlPlane, Widgets, proxy::Proxy};
-use exuvia_write::{Effect, ErrorClass, Writer};
+use exuvia_testenv::{ControlPlane, Widgets, proxy::Proxy, soon};
+use exuvia_write::{Effect, ErrorClass, Redacted, Writer};
 use kube::{
     Api, Client,
     api::{DynamicObject, ObjectMeta},
     core::PartialObjectMeta,
 };
 
-/// Widgets in a group of the test's own, and a client that reaches them through a proxy of the test's own.
+/// Widgets in a group for this test, and a client that reaches them through a proxy for this test.
 struct Setup {
     proxy: Proxy,
     through: Client,
@@ -91,19 +92,12 @@ fn names(count: usize) -> Vec<String> {
 /// What a migration does with an object.
 async fn rewrite(writer: &Writer, api: &Api<DynamicObject>, metadata: &ObjectMeta) -> Verdict {
     match writer.rewrite(api, metadata).await {
-        Ok(written) if written.effect == Effect::Changed => Verdict::rewritten(),
-        Ok(_) => Verdict::current(),
+        Ok(written) if written.effect == Effect::Changed => Verdict::changed(),
+        Ok(_) => Verdict::unchanged(),
         Err(error) if error.class() == ErrorClass::Gone => Verdict::gone(),
         Err(error) => {
             let class = error.class();
-            Verdict::failed(class.as_str(), error.to_string()).under(Pressure::of(class))
+            Verdict::failed(class.as_str(), Redacted::from_error(&error)).under(Pressure::of(class))
         }
     }
-}
-
-/// A limit, so that a test that waits in vain says so.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(120), what)
-        .await
-        .expect("it never came")
 }

@@ -94,7 +94,7 @@ async fn one_namespace_can_be_swept_alone_and_what_has_none_as_well() {
     let (here, everywhere, spaces) = (&Seen::default(), &Seen::default(), &Seen::default());
     let note = |seen: &Seen, object| {
         seen.note(&object);
-        std::future::ready(Verdict::current())
+        std::future::ready(Verdict::unchanged())
     };
     soon(
         setup
@@ -142,7 +142,7 @@ async fn objects_that_come_and_go_meanwhile_do_not_disturb() {
     let report = soon(report).await.unwrap();
     seen.assert_each_once();
     assert_eq!(seen.names(), names(35), "the list is as of its first page");
-    assert_eq!((report.tally.rewritten, report.tally.gone), (33, 2));
+    assert_eq!((report.tally.changed, report.tally.gone), (33, 2));
     assert!(report.tally.is_clean());
 
     // The second sweep has no memory of the first, and finds all in order.
@@ -162,7 +162,7 @@ async fn objects_that_come_and_go_meanwhile_do_not_disturb() {
     let full = setup
         .sweep()
         .run(async |object| rewrite(writer, api, &object.metadata).await);
-    assert_eq!(soon(full).await.unwrap().tally.current, 36);
+    assert_eq!(soon(full).await.unwrap().tally.unchanged, 36);
     let stored = ControlPlane::shared()
         .await
         .stored("busy.example.com", "widgets")
@@ -194,8 +194,8 @@ async fn cancel_at_the_nth_object_stops_there() {
         (23..=24).contains(&done),
         "one more may have been in work: {done}"
     );
-    assert_eq!(done, seen.names().len() as u64, "what was begun was finished");
-    assert_eq!(error.report().tally.current, done);
+    assert_eq!(done, seen.names().len() as u64, "what was started was finished");
+    assert_eq!(error.report().tally.unchanged, done);
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn a_paused_sweep_asks_nothing_until_it_is_resumed() {
     };
     let (report, ()) = soon(Box::pin(async { tokio::join!(work, outside) })).await;
     seen.assert_each_once();
-    assert_eq!(report.unwrap().tally.current, 50);
+    assert_eq!(report.unwrap().tally.unchanged, 50);
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn at_most_two_pages_are_in_memory_beside_the_objects_in_work() {
     });
     let report = soon(report).await.unwrap();
     assert_eq!(
-        (report.tally.current, report.tally.failed),
+        (report.tally.unchanged, report.tally.failed),
         (100, 0),
         "{:?}",
         report.failures

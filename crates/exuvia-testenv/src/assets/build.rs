@@ -45,7 +45,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// For tests and other places without a terminal of their own: a line at the start, at each hundred, at the end.
+/// For tests and other places without a terminal: a line at the start, at each hundred, at the end.
 pub(super) fn print_to_stderr(progress: Progress<'_>) {
     match progress {
         Progress::Waiting { binary } => eprintln!("waiting for another process that builds {binary}"),
@@ -68,7 +68,7 @@ pub(super) fn print_to_stderr(progress: Progress<'_>) {
     }
 }
 
-/// A finished binary has a stamp beside it that holds its size. The stamp is written last: no stamp, no binary.
+/// A finished binary has a stamp file next to it with its size. The stamp is written last, so that a binary without one is not finished.
 pub(super) fn finished(directory: &Path, binary: Binary) -> Result<Option<PathBuf>, Error> {
     let path = directory.join(binary.name());
     let Ok(stamp) = fs::read_to_string(stamp_path(directory, binary)) else {
@@ -99,7 +99,7 @@ pub(super) fn find_or_build(assets: &Assets, binary: Binary) -> Result<PathBuf, 
     let directory = assets.cache.join(binary.directory(assets.kube));
     fs::create_dir_all(&directory).map_err(Error::file("create the cache directory", &directory))?;
     let _lock = lock(assets, &directory, binary)?;
-    // Whoever held the lock before us may have built it.
+    // The process that held the lock before us may have built it.
     if let Some(path) = finished(&directory, binary)? {
         return Ok(path);
     }

@@ -10,7 +10,7 @@ pub enum KubeVersion {
     /// The default.
     #[default]
     V1_37,
-    /// The oldest version that is tested.
+    /// An older version that is supported.
     V1_34,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for KubeVersion {
     }
 }
 
-/// A program of the control plane, or one that tests use beside it.
+/// A program of the control plane, or a tool that tests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
     /// The store.
@@ -64,6 +64,8 @@ pub enum Binary {
     Helm,
     /// Checks and unit-tests Prometheus rules.
     Promtool,
+    /// Checks GitHub workflows.
+    Actionlint,
 }
 
 /// The `go.mod` and `go.sum` that pin a build, compiled in so that an installed binary can build, too.
@@ -83,7 +85,7 @@ macro_rules! module {
 
 impl Binary {
     /// All of them, in the order in which a control plane needs them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
@@ -92,6 +94,7 @@ impl Binary {
         Self::Kwok,
         Self::Helm,
         Self::Promtool,
+        Self::Actionlint,
     ];
 
     /// The file name.
@@ -105,6 +108,7 @@ impl Binary {
             Self::Kwok => "kwok",
             Self::Helm => "helm",
             Self::Promtool => "promtool",
+            Self::Actionlint => "actionlint",
         }
     }
 
@@ -115,6 +119,7 @@ impl Binary {
             Self::Kwok => "0.8.0",
             Self::Helm => "4.3.1",
             Self::Promtool => "0.315.0",
+            Self::Actionlint => "1.7.12",
             _ => kube.full(),
         }
     }
@@ -126,6 +131,7 @@ impl Binary {
             Self::Kwok => "kwok",
             Self::Helm => "helm",
             Self::Promtool => "promtool",
+            Self::Actionlint => "actionlint",
             _ => "kubernetes",
         };
         format!("{module}-{}", self.version(kube))
@@ -145,6 +151,7 @@ impl Binary {
             Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
             Self::Helm => "helm.sh/helm/v4/cmd/helm",
             Self::Promtool => "github.com/prometheus/prometheus/cmd/promtool",
+            Self::Actionlint => "github.com/rhysd/actionlint/cmd/actionlint",
         }
     }
 
@@ -154,6 +161,7 @@ impl Binary {
             (Self::Kwok, _) => module!("kwok"),
             (Self::Helm, _) => module!("helm"),
             (Self::Promtool, _) => module!("promtool"),
+            (Self::Actionlint, _) => module!("actionlint"),
             (_, KubeVersion::V1_37) => module!("kubernetes-1.37"),
             (_, KubeVersion::V1_34) => module!("kubernetes-1.34"),
         }
@@ -173,7 +181,7 @@ impl Binary {
         let mut flags = "-s -w".to_owned();
         let mut set = |variable: &str, value: &str| flags.push_str(&format!(" -X {variable}={value}"));
         match self {
-            Self::Etcd | Self::Kwok | Self::Promtool => {}
+            Self::Etcd | Self::Kwok | Self::Promtool | Self::Actionlint => {}
             Self::Helm => set(
                 "helm.sh/helm/v4/internal/version.version",
                 &format!("v{}", self.version(kube)),

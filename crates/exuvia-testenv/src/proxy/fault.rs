@@ -82,7 +82,7 @@ impl Answer {
     pub fn status(code: u16) -> Self {
         assert!(
             StatusCode::from_u16(code).is_ok(),
-            "{code} is no HTTP status code: use 100 to 999"
+            "invalid HTTP status code {code}: expected 100 to 999"
         );
         Self {
             code,

@@ -45,7 +45,7 @@ mod serve;
 #[allow(clippy::unwrap_used)]
 mod tests;
 
-/// A running proxy. It has a runtime of its own, so it outlives the one that it was started from; dropping it
+/// A running proxy. It has its own runtime, so it outlives the one that it was started from; dropping it
 /// ends all its connections.
 pub struct Proxy {
     listener: Listener,

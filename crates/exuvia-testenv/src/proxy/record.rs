@@ -20,7 +20,7 @@ pub struct Recorded {
     pub method: Method,
     /// The path without the query.
     pub path: String,
-    /// The query, empty if there is none, as it was on the wire.
+    /// The query as it was on the wire; empty without one.
     pub query: String,
     /// The headers that the client sent. `Authorization` is marked as sensitive, so it is not printed.
     pub headers: HeaderMap,
@@ -49,7 +49,7 @@ impl Recorded {
         self.headers.get(header::CONTENT_TYPE)?.to_str().ok()
     }
 
-    /// The request's body as JSON, `null` if it is none.
+    /// The request's body as JSON, `null` if it is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }

@@ -117,7 +117,7 @@ impl Gateway {
             Ok((answer, entry))
         };
         let (mut answer, mut entry) = match fault {
-            // A task of its own goes on when the client gives up. Without a fault, giving up must reach the
+            // A separate task goes on when the client gives up. Without a fault, giving up must reach the
             // server, or no watch would ever end.
             Some(_) => tokio::spawn(forward).await.map_err(|_| Cut)??,
             None => forward.await?,

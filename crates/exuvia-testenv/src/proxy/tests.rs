@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -19,6 +18,7 @@ use hyper::body::{Frame, Incoming};
 use kube::client::Body;
 
 use super::*;
+use crate::soon;
 
 type Chunks = BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
 type Answered = Response<Either<Full<Bytes>, StreamBody<Chunks>>>;
@@ -78,12 +78,6 @@ fn was_reset(error: &kube::Error) -> bool {
         cause = error.source();
     }
     false
-}
-
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what)
-        .await
-        .expect("it never came")
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ impl Admission {
         Self::By(Arc::new(decide))
     }
 
-    /// The review with the response, or why there is none.
+    /// The review with the response, or why a response is missing.
     pub(crate) fn review(self, body: &[u8]) -> Result<Value, String> {
         #[derive(Deserialize)]
         struct Review {
@@ -50,7 +50,7 @@ impl Admission {
         struct Uid {
             uid: String,
         }
-        let unreadable = |error| format!("this is no AdmissionReview of admission.k8s.io/v1: {error}");
+        let unreadable = |error| format!("not an AdmissionReview of admission.k8s.io/v1: {error}");
         let Review { request: Uid { uid } } = serde_json::from_slice(body).map_err(unreadable)?;
         let mut response = json!({"uid": uid, "allowed": true});
         let mut admission = self;
@@ -110,7 +110,7 @@ impl Conversion {
         Self::By(Arc::new(convert))
     }
 
-    /// The review with the response, or why there is none.
+    /// The review with the response, or why a response is missing.
     pub(crate) fn review(&self, body: &[u8]) -> Result<Value, String> {
         #[derive(Deserialize)]
         struct Review {
@@ -131,7 +131,7 @@ impl Conversion {
                     mut objects,
                 },
         } = serde_json::from_slice(body)
-            .map_err(|error| format!("this is no ConversionReview of apiextensions.k8s.io/v1: {error}"))?;
+            .map_err(|error| format!("not a ConversionReview of apiextensions.k8s.io/v1: {error}"))?;
         let mut result = json!({"status": "Success"});
         match self {
             Self::ChangeApiVersion => {
@@ -229,13 +229,13 @@ mod tests {
             Admission::Allow
                 .review(b"{}")
                 .unwrap_err()
-                .starts_with("this is no AdmissionReview")
+                .starts_with("not an AdmissionReview")
         );
         assert!(
             Conversion::default()
                 .review(b"x")
                 .unwrap_err()
-                .starts_with("this is no ConversionReview")
+                .starts_with("not a ConversionReview")
         );
     }
 }

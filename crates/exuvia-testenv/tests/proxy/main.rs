@@ -2,10 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on shall stop
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
-use std::time::Duration;
-
-use exuvia_testenv::ControlPlane;
 use exuvia_testenv::proxy::Proxy;
+use exuvia_testenv::{ControlPlane, soon};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
@@ -15,7 +13,7 @@ mod reads;
 mod wire;
 mod writes;
 
-/// A proxy of the test's own to the shared API server, and the config maps on either side of it.
+/// A proxy for this test to the shared API server, and the config maps on either side of it.
 struct Setup {
     proxy: Proxy,
     direct: Api<ConfigMap>,
@@ -53,11 +51,4 @@ fn code(error: &kube::Error) -> Option<u16> {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
     }
-}
-
-/// A limit, so that a test that waits in vain says so.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what)
-        .await
-        .expect("it never came")
 }

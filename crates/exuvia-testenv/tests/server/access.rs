@@ -13,7 +13,7 @@ async fn a_user_has_only_the_rights_that_it_is_given() {
     let user = control_plane.user_with_rules("alice", &rules).await.unwrap();
     let config_maps: Api<ConfigMap> = Api::namespaced(user.client().unwrap(), "default");
     // A role binding takes effect when the authoriser's informer has seen it.
-    crate::until("alice may list", async || {
+    exuvia_testenv::until("alice may list", async || {
         config_maps.list(&ListParams::default()).await.is_ok()
     })
     .await;
@@ -98,7 +98,7 @@ async fn two_api_servers_serve_one_etcd() {
         .unwrap();
 
     let other = widgets.api(&second.client().unwrap(), "v1");
-    crate::until("the second server serves the CRD", async || {
+    exuvia_testenv::until("the second server serves the CRD", async || {
         other.get("widget-0000").await.is_ok()
     })
     .await;

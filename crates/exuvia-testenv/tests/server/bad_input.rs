@@ -41,7 +41,7 @@ async fn a_program_that_is_none_is_named_with_what_it_said() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["etcd", "kube-apiserver"] {
         let path = directory.path().join(name);
-        std::fs::write(&path, "#!/bin/sh\necho this is no server\nexit 3\n").unwrap();
+        std::fs::write(&path, "#!/bin/sh\necho not a server\nexit 3\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let assets = Assets::only_in("/nonexistent", "").ready_binaries(directory.path());
@@ -52,7 +52,7 @@ async fn a_program_that_is_none_is_named_with_what_it_said() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("ended with exit code 3") && error.contains("this is no server"),
+        error.contains("ended with exit code 3") && error.contains("not a server"),
         "{error}"
     );
 }

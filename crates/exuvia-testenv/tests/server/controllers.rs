@@ -27,7 +27,7 @@ async fn a_dependent_whose_owner_has_another_uid_is_deleted() {
     };
     create(owned_by("right", owner.metadata.uid.as_deref().unwrap())).await;
     create(owned_by("wrong", "00000000-0000-0000-0000-000000000000")).await;
-    crate::until("the dangling dependent is gone", async || {
+    exuvia_testenv::until("the dangling dependent is gone", async || {
         config_maps.get_opt("wrong").await.unwrap().is_none()
     })
     .await;
@@ -71,7 +71,7 @@ async fn a_daemon_set_rolls_out_on_fake_nodes() {
             && status.updated_number_scheduled == Some(3)
             && status.number_available == Some(3)
     };
-    crate::until("three pods run", async || rolled_out(1).await).await;
+    exuvia_testenv::until("three pods run", async || rolled_out(1).await).await;
 
     let image =
         json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:2"}]}}}});
@@ -79,5 +79,5 @@ async fn a_daemon_set_rolls_out_on_fake_nodes() {
         .patch("agent", &PatchParams::default(), &Patch::Strategic(image))
         .await
         .unwrap();
-    crate::until("all three run the new image", async || rolled_out(2).await).await;
+    exuvia_testenv::until("all three run the new image", async || rolled_out(2).await).await;
 }

@@ -65,7 +65,7 @@ async fn a_continue_token_expires_and_the_answer_hands_out_a_fresh_one() {
     let first = api.list(&ListParams::default().limit(10)).await.unwrap();
     let token = first.metadata.continue_.unwrap();
     let fresh = std::cell::RefCell::new(None);
-    crate::until("the token expires", async || {
+    exuvia_testenv::until("the token expires", async || {
         // Compaction needs revisions to throw away.
         let _ = api
             .create(&PostParams::default(), &widgets.widget("v1", "widget-9999"))

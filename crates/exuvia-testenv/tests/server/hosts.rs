@@ -1,4 +1,4 @@
-//! API servers on hosts of different names: each has an identity Lease of its own (PITFALLS A40).
+//! API servers on hosts of different names: each has its own identity Lease (PITFALLS A40).
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ async fn a_server_on_another_host_has_a_lease_of_its_own_and_keeps_it_while_it_s
     second.process().pause().unwrap();
     let paused = renewals(&control_plane).await;
     let first = alone.keys().next().unwrap();
-    crate::until("the first server renews its Lease", async || {
+    exuvia_testenv::until("the first server renews its Lease", async || {
         renewals(&control_plane).await[first] != paused[first]
     })
     .await;

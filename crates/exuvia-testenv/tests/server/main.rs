@@ -10,21 +10,7 @@ mod helm;
 mod hosts;
 mod namespaces;
 mod processes;
-mod promtool;
+
 mod stale_server;
 mod stored_bytes;
-
-/// Waits for a condition for a minute at most: a real server answers in its own time.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(std::time::Duration::from_secs(60), waiting)
-            .await
-            .is_ok(),
-        "waited for: {what}"
-    );
-}
+mod tools;

@@ -47,7 +47,7 @@ async fn objects_outlive_a_namespace_that_is_finalized_by_force_and_a_selector_m
         .await
         .unwrap();
     let at_home = widgets.api(&client, "v1");
-    crate::until("the webhook is asked", async || {
+    exuvia_testenv::until("the webhook is asked", async || {
         at_home.patch("widget-0000", &params, &nothing).await.unwrap();
         webhooks.calls(Endpoint::Validate) > 0
     })

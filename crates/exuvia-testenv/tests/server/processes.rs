@@ -99,11 +99,11 @@ async fn kill_9_of_the_test_process_leaves_nothing_behind() {
 
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();
-    crate::until("etcd and kube-apiserver end", async || {
+    exuvia_testenv::until("etcd and kube-apiserver end", async || {
         pids.iter().all(|pid| !is_running(*pid))
     })
     .await;
-    crate::until("their files are removed", async || {
+    exuvia_testenv::until("their files are removed", async || {
         !Path::new(&directory).exists()
     })
     .await;
@@ -133,7 +133,7 @@ fn describe(control_plane: &ControlPlane) -> (Vec<u32>, String) {
     (pids, control_plane.directory().display().to_string())
 }
 
-/// A zombie does not count: whoever inherits it will reap it.
+/// A zombie does not count: the process that inherits it will reap it.
 fn is_running(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         !stat

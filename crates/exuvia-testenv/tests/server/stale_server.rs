@@ -16,7 +16,7 @@ async fn a_paused_server_once_resumed_stores_queued_writes_at_the_old_version() 
         widgets.install(&client, "v1alpha1").await.unwrap();
         widgets.create(&client, "v1alpha1", 8).await.unwrap();
         let other = widgets.api(&second.client().unwrap(), "v1");
-        crate::until("the second server serves it, too", async || {
+        exuvia_testenv::until("the second server serves it, too", async || {
             other.get("widget-0000").await.is_ok()
         })
         .await;

@@ -28,7 +28,7 @@ pub fn unite_fields(a: &FieldsV1, b: &FieldsV1) -> Option<FieldsV1> {
     if !well_formed(a) || !well_formed(b) {
         return None;
     }
-    // The root is no path of its own: an empty root is the empty set, not a leaf.
+    // The root itself is not a path: an empty root is the empty set, not a leaf.
     Some(FieldsV1(Value::Object(unite_children(a, b))))
 }
 

@@ -81,7 +81,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing to change: there is no entry at an old version, or all of them are left.
+    /// Nothing to change: no entry is at an old version, or all of them are left.
     pub fn is_empty(&self) -> bool {
         self.moved.is_empty() && self.dropped.is_empty()
     }
@@ -143,7 +143,7 @@ impl Plan {
 /// `fate` is asked once for each such entry. Under conversion `None` all of them may be moved; with a conversion
 /// webhook only those whose every path exists in the target's schema (see [`field_paths`](crate::field_paths)).
 /// Entries that coincide after the move are united field by field: the server would keep the last one and the
-/// fields of the other would lose their owner (PITFALLS A7, A22). One that is no `fieldsV1` tree is left.
+/// fields of the other would lose their owner (PITFALLS A7, A22). One that is not a `fieldsV1` tree is left.
 ///
 /// ```
 /// use exuvia_write::{Fate, plan_move};

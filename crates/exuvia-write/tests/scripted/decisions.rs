@@ -141,7 +141,7 @@ async fn conflicts_are_bounded_and_each_starts_from_a_fresh_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_made_anew_under_the_name_is_not_taken_for_the_same() {
+async fn an_object_made_again_under_the_name_is_not_taken_for_the_same() {
     let mut other = map("9", &json!({}));
     other["metadata"]["uid"] = json!("u2");
     let script = Script::of([status(409, "Conflict"), Answer::Json(200, other.clone())]);

@@ -95,7 +95,7 @@ async fn every_request_is_observed_and_so_is_a_write_that_needed_none() {
     );
 }
 
-/// PITFALLS B27. In a process of its own: tracing asks once per call site who wants to know, and what it is told while
+/// PITFALLS B27. In a separate process: tracing asks once per call site who wants to know, and what it is told while
 /// another test comes by that does not, it remembers for the whole process.
 #[tokio::test(start_paused = true)]
 async fn a_write_leaves_one_log_line_per_request_and_no_secret_in_it() {

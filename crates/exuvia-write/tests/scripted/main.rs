@@ -117,7 +117,7 @@ pub(crate) fn status(code: u16, reason: &str) -> Answer {
     )
 }
 
-/// The server's word that there are no `prices`.
+/// The server's answer that `prices` does not exist.
 pub(crate) fn not_found() -> Answer {
     let details = json!({"name": "prices", "kind": "configmaps"});
     Answer::Json(

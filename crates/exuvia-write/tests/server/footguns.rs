@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Stage;
 
-/// A status patch of a scalar is not locked: whoever writes last wins, from however old a read.
+/// A status patch of a scalar is not locked: the last writer wins, from however old a read.
 #[tokio::test]
 async fn a_differing_stale_scalar_overwrites() {
     let stage = Stage::set("foot-scalar").await;
@@ -23,7 +23,7 @@ async fn a_differing_stale_scalar_overwrites() {
     assert_eq!(stage.live("w").await["status"]["phase"], "Stale");
 }
 
-/// The status of an object that was deleted and made anew is written as if it were the same one's.
+/// The status of an object that was deleted and created again is written as if it were the same one's.
 #[tokio::test]
 async fn an_unlocked_status_patch_hits_a_new_object_of_the_same_name() {
     let stage = Stage::set("foot-recreated").await;
@@ -118,7 +118,7 @@ async fn a_list_of_conditions_that_is_assigned_erases_the_others() {
 }
 
 /// A kind without a status subresource answers `/status` with the 404 that it has for an object that is gone. The writer
-/// tells the two apart; whoever asks the server himself does not.
+/// tells the two apart; a direct request to the server does not.
 #[tokio::test]
 async fn a_kind_without_a_status_subresource_is_not_an_object_that_is_gone() {
     let stage = Stage::bare("foot-plain").await;

@@ -85,7 +85,7 @@ impl Resource for Widget {
     }
 }
 
-/// A CRD of the test's own, and a way to it that records everything and breaks what it is told to.
+/// A CRD for this test, and a way to it that records everything and breaks what it is told to.
 pub(crate) struct Stage {
     pub(crate) widgets: Widgets,
     /// Straight to the server.
@@ -150,9 +150,7 @@ impl Stage {
     /// Makes `v1` the storage version, and waits until the server has set up its storage again (PITFALLS A24).
     pub(crate) async fn flip(&self) {
         self.widgets.flip_storage(&self.direct, "v1").await.unwrap();
-        while self.raw().get("w").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        exuvia_testenv::until("v1 is served again", async || self.raw().get("w").await).await;
     }
 
     /// As the older program reads it, without a trace in the proxy's log.

@@ -1,9 +1,7 @@
 //! 404s: which of them say that an object is gone, and which are about something else (PITFALLS A33).
 
-use std::time::Duration;
-
 use exuvia_testenv::{
-    ControlPlane,
+    ControlPlane, until,
     webhook::{Endpoint, WebhookServer},
 };
 use exuvia_write::{Delete, ErrorClass};
@@ -20,17 +18,6 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{CLEANUP, Stage};
-
-/// Waits for a condition for a minute at most: a real server answers in its own time.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "waited for: {what}");
-}
 
 /// A widget with a finalizer, in a namespace that was finalized by force, as people do with one that hangs: the namespace
 /// is gone and the widget is not. A webhook that chooses by namespace is healthy.

@@ -23,7 +23,7 @@ async fn stored_at(stage: &Stage, name: &str) -> serde_json::Value {
 
 /// PITFALLS A1, A2: the bytes in etcd are the proof.
 #[tokio::test]
-async fn a_rewrite_stores_the_object_anew_and_a_second_one_changes_nothing() {
+async fn a_rewrite_re_encodes_the_object_and_a_second_one_changes_nothing() {
     let stage = Stage::bare("rw-stored").await;
     stage.widgets.install(&stage.direct, "v1alpha1").await.unwrap();
     let widget = stage.widget("w").await;
@@ -67,7 +67,7 @@ async fn a_rewrite_stores_the_object_anew_and_a_second_one_changes_nothing() {
 
 /// PITFALLS A41, A52.
 #[tokio::test]
-async fn an_apply_of_nothing_stores_the_object_anew_owns_nothing_and_creates_nothing() {
+async fn an_apply_of_nothing_re_encodes_the_object_owns_nothing_and_creates_nothing() {
     let stage = Stage::bare("rw-applied").await;
     stage.widgets.install(&stage.direct, "v1alpha1").await.unwrap();
     let widget = stage.widget("w").await;

@@ -1,30 +1,45 @@
-//! The tree of commands and arguments, apart from the work.
+//! The tree of commands and arguments. The work is in other files.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use exuvia_storage::servers::api_server;
-use exuvia_storage::{ManagedFields, OptIn, OptInLabel, Verify};
+use exuvia_api::{ManagedFields, Verify, defaults, limits};
+use exuvia_storage::rbac::{Crd, InvalidCrdName};
+use exuvia_storage::{InvalidLabel, OptIn, OptInLabel};
 
+use super::exit_codes;
 use super::operator::OperatorArgs;
 use super::output::Format;
 use super::plan::PlanArgs;
-use super::values::{duration, group, namespace, object_name};
+use super::values::{api_server, duration, group, interval, namespace, number, object_name};
 
-/// What nobody should have to guess.
-const WORDS: &str = "Words: to settle is to wait until every API server has understood a change of the CRD; a patrol looks \
-once more, one settle time after the trim; to shed a version is to move managedFields entries away from it. All words: \
+/// The namespace of the operator, unless it is given.
+pub const OPERATOR_NAMESPACE: &str = "exuvia-system";
+/// The name of the operator's roles, service account and Lease, unless it is given.
+pub const OPERATOR_NAME: &str = "exuvia";
+
+/// The words that the help texts use.
+const WORDS: &str = "Words: to settle is to wait until every API server stores at the new version after a CRD change; a \
+patrol looks once more, one settle time after the trim; to shed a version is to move managedFields entries away from it. \
+All words: \
 https://github.com/exuvia-dev/exuvia/blob/main/docs/glossary.md";
 
 /// Sheds old Kubernetes API versions and API groups from a live cluster without losing an object, and proves it.
 #[derive(Debug, Parser)]
-#[command(name = "exuvia", version, arg_required_else_help = true, after_long_help = WORDS)]
+#[command(name = "exuvia", version, arg_required_else_help = true, after_long_help = format!("{}\n\n{WORDS}", exit_codes::ALL))]
 pub struct Cli {
-    /// Tell on standard error what is going on (-vv: every request)
+    /// Log to standard error what is going on (-vv: also every request, without bodies)
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
+    /// As after the command
+    // Each command that needs a cluster has its own, which takes this value: they may stand before the command, too.
+    #[arg(long, global = true, hide = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// As after the command
+    #[arg(long, global = true, hide = true)]
+    pub context: Option<String>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -33,30 +48,31 @@ pub struct Cli {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show on a throw-away control plane what a storage version flip leaves behind, and how it is cured
+    /// Show on a throw-away control plane what a change of the storage version leaves behind, and how to migrate it
     ///
     /// Starts a real etcd and kube-apiserver on this machine (no container, no cluster needed), installs a CRD, creates
-    /// objects, flips the storage version, reads from etcd's own bytes what is stored, migrates, and drops the old version.
-    /// Everything ends with it.
+    /// objects, changes the storage version, reads from etcd itself what is stored, migrates, and drops the old version.
+    /// Everything is removed at the end.
+    #[cfg(feature = "demo")]
     Demo(DemoArgs),
     /// Show which CRDs still have old versions in storage, and what to do next
     ///
-    /// Reads only. STORAGE is the version that objects are written at, STORED what status.storedVersions lists, VERDICT what
-    /// follows from that and from what is on record, NEXT the one command that comes next, with its price if it has one.
+    /// Only reads. STORAGE is the version that objects are written at, STORED is what status.storedVersions lists, VERDICT
+    /// is what follows from both and from earlier migrations, NEXT is the command to run next, with its cost if it has one.
     ///
-    /// Several clusters go into one table, with a column CONTEXT. One that cannot be looked at has a row that says why; the
-    /// exit code is 1 then.
+    /// Several clusters are shown in one table, with a column CONTEXT. If a cluster cannot be read, its row says why, and the
+    /// exit code is 1.
     #[command(after_long_help = WORDS)]
     Plan(PlanArgs),
     /// Migrate stored objects to the storage version, and say which versions may be dropped
     #[command(subcommand, after_long_help = WORDS)]
     Storage(StorageCommand),
-    /// Run in a cluster and keep CRDs clean that have opted in, and do what `StorageMigration`s ask for
+    /// Run in a cluster: migrate the CRDs that have opted in, and carry out every `StorageMigration`
     Operator(Box<OperatorArgs>),
     /// Print the rights that the operator needs, as RBAC manifests with a reason for each rule
     ///
-    /// They are for the CRDs of the cluster that have opted in, as the operator would find them (only CRDs are read), or
-    /// for those named with --crds (no cluster is asked then). The service account itself is not among them.
+    /// The rules are for the CRDs of the cluster that have opted in, as the operator would find them (only CRDs are read), or
+    /// for the CRDs named with --crds (no cluster is needed). The service account itself is not included.
     Rbac(RbacArgs),
     /// Print a completion script for your shell
     Completions {
@@ -68,16 +84,17 @@ pub enum Command {
 }
 
 /// Arguments of `exuvia demo`.
+#[cfg(feature = "demo")]
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// How many objects to create
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=9999))]
+    #[arg(long, default_value_t = 500, value_parser = number::<u16>(1..=9999), allow_negative_numbers = true)]
     pub objects: u16,
     /// Keep the control plane up until Ctrl-C, and print the path of its kubeconfig
     #[arg(long)]
     pub keep: bool,
     /// The API server's port on 127.0.0.1, instead of a free one
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = number::<u16>(1..=65535), allow_negative_numbers = true)]
     pub port: Option<u16>,
 }
 
@@ -90,11 +107,11 @@ pub struct ClusterArgs {
     /// The kubeconfig's context
     #[arg(long)]
     pub context: Option<String>,
-    /// How to print results
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
-    /// Show messages of the API server and of webhooks whole, with the values of objects that they quote: for a terminal
-    /// alone
+    /// Show messages of the API server and of webhooks in full, with the values of objects that they quote; use it only on
+    /// a terminal
     #[arg(long)]
     pub show_values: bool,
 }
@@ -102,11 +119,11 @@ pub struct ClusterArgs {
 /// Which CRDs take part without being named.
 #[derive(Clone, Debug, Args)]
 pub struct OptInArgs {
-    /// Only CRDs of these groups; `example.com` also stands for `a.example.com`
+    /// Only CRDs of these groups; `example.com` includes `a.example.com`
     #[arg(long, value_delimiter = ',', value_parser = group)]
     pub groups: Vec<String>,
     /// The label by which a CRD opts in, as key or key=value
-    #[arg(long, default_value = "exuvia.dev/auto-migrate-storage-version=true")]
+    #[arg(long, default_value_t, value_parser = opt_in_label)]
     pub opt_in_label: OptInLabel,
 }
 
@@ -121,29 +138,38 @@ impl OptInArgs {
     }
 }
 
+/// The argument parser repeats the text itself, so the error says only what was expected.
+pub(super) fn opt_in_label(text: &str) -> Result<OptInLabel, &'static str> {
+    text.parse().map_err(|_| InvalidLabel::EXPECTED)
+}
+
+fn crd_name(text: &str) -> Result<Crd, &'static str> {
+    text.parse().map_err(|_| InvalidCrdName::EXPECTED)
+}
+
 /// Arguments of `exuvia rbac`.
 #[derive(Clone, Debug, Args)]
 pub struct RbacArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub opt_in: OptInArgs,
-    /// These CRDs by name, such as widgets.example.com, whatever the cluster has
-    #[arg(long, value_delimiter = ',', conflicts_with = "groups")]
-    pub crds: Vec<exuvia_storage::rbac::Crd>,
-    /// All resources of the CRDs' groups and of --groups, so that CRDs which opt in later need no new rules
+    /// CRDs by name, such as widgets.example.com; the cluster is not read
+    #[arg(long, value_delimiter = ',', value_parser = crd_name, conflicts_with = "groups")]
+    pub crds: Vec<Crd>,
+    /// Allow all resources of the CRDs' groups and of --groups, so that CRDs that opt in later need no new rules
     #[arg(long)]
     pub group_wildcards: bool,
-    /// Also the right to patch /status, for migrations with spec.statusFallback
+    /// Also allow patches of /status, for migrations with spec.statusFallback
     #[arg(long)]
     pub status_fallback: bool,
-    /// Also the right to list everything, Secrets included, for an operator with --look-at-references
+    /// Also allow to list everything, including Secrets, for an operator with --look-at-references
     #[arg(long)]
     pub look_at_references: bool,
     /// The operator's namespace
-    #[arg(long, default_value = "exuvia-system", value_parser = namespace)]
+    #[arg(long, default_value = OPERATOR_NAMESPACE, value_parser = namespace)]
     pub namespace: String,
-    /// What roles and bindings are called
-    #[arg(long, default_value = "exuvia", value_parser = object_name)]
+    /// The name of the roles and bindings
+    #[arg(long, default_value = OPERATOR_NAME, value_parser = object_name)]
     pub name: String,
     /// The operator's service account [default: the name]
     #[arg(long, value_name = "NAME", value_parser = object_name)]
@@ -157,7 +183,7 @@ pub struct RbacArgs {
     /// The kubeconfig's context
     #[arg(long)]
     pub context: Option<String>,
-    /// How to print: with comments, or for machines
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: ManifestFormat,
 }
@@ -165,7 +191,7 @@ pub struct RbacArgs {
 /// How manifests are printed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum ManifestFormat {
-    /// YAML documents.
+    /// YAML documents with comments.
     #[default]
     Yaml,
     /// One JSON list.
@@ -175,29 +201,36 @@ pub enum ManifestFormat {
 /// `exuvia storage …`.
 #[derive(Debug, Subcommand)]
 pub enum StorageCommand {
-    /// Rewrite every object that is stored at an old version, prove it, and trim storedVersions
-    #[command(after_long_help = WORDS)]
+    /// Rewrite every object that is stored at an old version, verify that, and trim storedVersions
+    #[command(after_long_help = format!("{}\n\n{WORDS}", exit_codes::MIGRATE))]
     Migrate(MigrateArgs),
-    /// Show storage version and stored versions of CRDs, what is proven about them, and what to do next
+    /// Show the storage version and stored versions of CRDs, what is proven about them, and what to do next
     Status(StatusArgs),
     /// Say whether a version may be dropped: exit code 0 yes, 1 no, 2 error, 3 not known
     ///
-    /// Looks at what is on record about stored bytes, at owners of fields, at ownerReferences in the whole cluster, at the
-    /// API server's counters, at migrations, and at what else is served. What cannot be seen makes the answer "not known",
-    /// with the command that would find out.
+    /// Checks what earlier migrations recorded about stored objects, the owners of fields, ownerReferences in the whole
+    /// cluster, the API server's request counters, migrations, and which other versions are served. If something cannot be
+    /// checked, the answer is "not known", with the command that would find out.
     Droppable(DroppableArgs),
-    /// Show who writes at a version, and who reads it
+    /// Show which managers write at a version, and how often it is requested
+    ///
+    /// Writers are known by name, from managedFields. Readers are not: an API server counts requests and open watches, but
+    /// not by whom. The API server's audit log has the names.
     Users(VersionArgs),
-    /// Fail manifests in which a CRD is neither opted in nor excluded with a reason
+    /// Fail if a CRD in the manifests is neither opted in nor excluded with a reason
     Lint(LintArgs),
-    /// Read etcd itself and count objects by stored version: the only proof there is
+    /// Read etcd itself and count objects by stored version: the only direct proof
+    ///
+    /// VERDICT is Current if every object is stored at its CRD's storage version, Behind if one is not, Stranded if a version
+    /// is stored that the CRD no longer has, Orphaned if there are objects without a CRD, Unreadable if a value cannot be
+    /// read, and `NotJudged` for a built-in resource: which of its versions is right does not show in etcd.
     Audit(AuditArgs),
 }
 
 /// Arguments of `exuvia storage status`.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
-    /// CRDs by name; none: all
+    /// CRDs by name [default: all]
     pub names: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -211,7 +244,7 @@ pub struct VersionArgs {
     pub crd: String,
     /// The version, such as v1alpha1
     pub version: String,
-    /// An API server to ask itself, beside those that the cluster lists (repeatable)
+    /// An API server to ask directly, in addition to those that the cluster lists (repeatable)
     #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
     pub api_servers: Vec<http::Uri>,
     #[command(flatten)]
@@ -228,26 +261,26 @@ pub struct DroppableArgs {
     /// The version, such as v1alpha1
     #[arg(required_unless_present = "filename")]
     pub version: Option<String>,
-    /// Manifests of CRDs as they are to be: a file, a directory, or - for standard input (repeatable). Every version that they
-    /// no longer have must be droppable
+    /// Manifests of the new CRDs: a file, a directory, or - for standard input (repeatable). Every version that is missing in
+    /// them must be droppable
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["crd", "version"])]
     pub filename: Vec<PathBuf>,
-    /// Also count requests for this long: who asks for the version, even to read, holds it (open watches count in any case)
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// Also count requests for this long: any request for the version holds it, even a read (open watches always count)
+    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
     pub watch: Option<Duration>,
-    /// Migrate first, whatever storedVersions says, verify in full and wait for the patrol: afterwards the bytes are proven
+    /// Migrate first, whatever storedVersions says, verify every object and wait for the patrol: this proves what is stored
     #[arg(long)]
     pub prove: bool,
-    /// With --prove: how long after a CRD change no API server can be behind any more
-    #[arg(long, default_value = "60s", value_parser = duration, requires = "prove")]
+    /// With --prove: how long after a CRD change an API server may still store at the old version
+    #[arg(long, default_value = defaults::SETTLE, value_parser = duration, allow_hyphen_values = true, requires = "prove")]
     pub settle: Duration,
-    /// With --prove: an API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
-    #[arg(long = "apiserver", value_name = "URL", value_parser = api_server, requires = "prove")]
+    /// An API server to ask directly, in addition to those that the cluster lists (repeatable)
+    #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
     pub api_servers: Vec<http::Uri>,
-    /// With --prove: also CRDs that are excluded by annotation
+    /// With --prove: include CRDs that are excluded by annotation
     #[arg(long, requires = "prove")]
     pub include_excluded: bool,
-    /// Do not look for ownerReferences, which takes a look at every object in the cluster; the answer is never yes then
+    /// Do not look for ownerReferences, which reads the metadata of every object in the cluster; the answer is then never yes
     #[arg(long)]
     pub no_references: bool,
     #[command(flatten)]
@@ -264,7 +297,7 @@ pub struct LintArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub opt_in: OptInArgs,
-    /// How to print results
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
@@ -272,12 +305,12 @@ pub struct LintArgs {
 /// Arguments of `exuvia storage audit`.
 #[derive(Clone, Debug, Args)]
 pub struct AuditArgs {
-    /// Resources by name (widgets.example.com, secrets); none: all
+    /// Resources by name (widgets.example.com, secrets) [default: all]
     pub resources: Vec<String>,
     /// etcd's client URL (repeatable; tried in this order)
     #[arg(long, required = true)]
     pub etcd_endpoint: Vec<String>,
-    /// The authority that signed etcd's certificate
+    /// The certificate authority that signed etcd's certificate
     #[arg(long)]
     pub cacert: Option<PathBuf>,
     /// A client certificate
@@ -286,10 +319,10 @@ pub struct AuditArgs {
     /// The key of the client certificate
     #[arg(long, requires = "cert")]
     pub key: Option<PathBuf>,
-    /// The key below which the API server keeps everything
-    #[arg(long, default_value = "/registry")]
+    /// The prefix of the API server's keys in etcd
+    #[arg(long, default_value_t = exuvia_audit::AuditOptions::default().prefix)]
     pub etcd_prefix: String,
-    /// How to print results
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
@@ -309,55 +342,55 @@ pub struct MigrateArgs {
     /// Also CRDs that are excluded by annotation (exuvia.dev/exclude-storage-version-migration)
     #[arg(long)]
     pub include_excluded: bool,
-    /// Only say what would be done
+    /// Only say what the migration would do
     #[arg(long)]
     pub dry_run: bool,
-    /// How long after a CRD change no API server can be behind any more
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    /// How long after a CRD change an API server may still store at the old version
+    #[arg(long, default_value = defaults::SETTLE, value_parser = duration, allow_hyphen_values = true)]
     pub settle: Duration,
-    /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
+    /// An API server to ask directly whether it is behind, in addition to those that the cluster lists (repeatable)
     #[arg(long = "apiserver", value_name = "URL", value_parser = api_server)]
     pub api_servers: Vec<http::Uri>,
-    /// An API server that is gone for good although the cluster still lists it: not waited for, and every object is
-    /// verified by a patch (repeatable)
+    /// An API server that is gone for good although the cluster still lists it (repeatable). The migration does not wait for
+    /// it, and verifies every object with a patch
     #[arg(long = "ignore-apiserver", value_name = "URL", value_parser = api_server)]
     pub ignored_api_servers: Vec<http::Uri>,
-    /// How to verify. `full` with a name sweeps whatever storedVersions says
+    /// How to verify. `full` with a name also sweeps if storedVersions is clean
     #[arg(long, value_enum, default_value_t)]
-    pub verify: VerifyArg,
-    /// Wait one settle time after the trim, and look once more at what was written meanwhile
+    pub verify: Verify,
+    /// Wait one settle time after the trim, then check again what was written in the meantime (CRDs only)
     #[arg(long)]
     pub patrol: bool,
-    /// CRDs in work at once; waiting ones do not count
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// How many CRDs are migrated at once; waiting ones do not count
+    #[arg(long, default_value_t = 4, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
     pub concurrent: u16,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub etcd: EtcdGateArgs,
-    /// What becomes of managedFields entries at old versions
+    /// What happens to managedFields entries at old versions
     #[arg(long, value_enum, default_value_t)]
-    pub managed_fields: ManagedFieldsArg,
+    pub managed_fields: ManagedFields,
     /// Also move managedFields entries away from this version, although nothing is stored at it any more (repeatable)
     #[arg(long, value_name = "VERSION")]
     pub shed: Vec<String>,
-    /// Afterwards move ownerReferences, of any object in the cluster, from old versions to the storage version
+    /// Afterwards move ownerReferences of all objects in the cluster from old versions to the storage version
     #[arg(long)]
     pub owner_references: bool,
-    /// Fail unless every old version is droppable in the end: waits for the patrol, and looks at everything that can hold a
-    /// version, at each object in the cluster for ownerReferences
+    /// Fail unless every old version is droppable at the end. Waits for the patrol, and checks everything that can hold a
+    /// version, including the ownerReferences of every object in the cluster
     #[arg(long, conflicts_with = "dry_run")]
     pub require_droppable: bool,
-    /// Go on although the rewrite erases fields that only an old version knows
+    /// Continue although the rewrite erases fields that only an old version has
     #[arg(long)]
     pub accept_pruning: bool,
-    /// Try an object that is denied at its own endpoint through /status; this evades somebody's policy
+    /// Try an object that is denied at its own endpoint through /status; this bypasses the policy that denied it
     #[arg(long)]
     pub status_fallback: bool,
-    /// Objects in work at once, at most
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// How many objects are processed at once, at most
+    #[arg(long, default_value_t = defaults::MAX_CONCURRENCY, value_parser = number::<u16>(limits::MAX_CONCURRENCY), allow_negative_numbers = true)]
     pub max_concurrency: u16,
-    /// Requests per second, at most
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// How many objects are processed per second, at most; an object may take more than one request
+    #[arg(long, value_parser = number::<u32>(limits::QPS), allow_negative_numbers = true)]
     pub qps: Option<u32>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -367,13 +400,14 @@ pub struct MigrateArgs {
     pub cluster: ClusterArgs,
 }
 
-/// The etcd whose audit is the last gate before the trim.
+/// The etcd that is audited right before the trim.
 #[derive(Clone, Debug, Args)]
 pub struct EtcdGateArgs {
-    /// Audit this etcd right before the trim, and do not trim unless it holds nothing old (its client URL; repeatable)
+    /// Audit this etcd right before the trim, and trim only if nothing is stored at an old version (its client URL;
+    /// repeatable)
     #[arg(long, value_name = "URL")]
     pub etcd_endpoint: Vec<String>,
-    /// The authority that signed etcd's certificate
+    /// The certificate authority that signed etcd's certificate
     #[arg(long, requires = "etcd_endpoint")]
     pub cacert: Option<PathBuf>,
     /// A client certificate for etcd
@@ -382,65 +416,21 @@ pub struct EtcdGateArgs {
     /// The key of the client certificate
     #[arg(long, requires_all = ["etcd_endpoint", "cert"])]
     pub key: Option<PathBuf>,
-    /// The key below which the API server keeps everything
-    #[arg(long, default_value = "/registry")]
+    /// The prefix of the API server's keys in etcd
+    #[arg(long, default_value_t = exuvia_audit::AuditOptions::default().prefix)]
     pub etcd_prefix: String,
 }
 
 impl EtcdGateArgs {
     /// What to audit, if anything.
-    pub fn to_options(&self) -> Option<exuvia_storage::audit::Options> {
-        (!self.etcd_endpoint.is_empty()).then(|| exuvia_storage::audit::Options {
+    pub fn to_options(&self) -> Option<exuvia_audit::AuditOptions> {
+        (!self.etcd_endpoint.is_empty()).then(|| exuvia_audit::AuditOptions {
             endpoints: self.etcd_endpoint.clone(),
             cacert: self.cacert.clone(),
             cert: self.cert.clone(),
             key: self.key.clone(),
             prefix: self.etcd_prefix.clone(),
-            ..exuvia_storage::audit::Options::default()
+            ..exuvia_audit::AuditOptions::default()
         })
-    }
-}
-
-/// `--verify`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum VerifyArg {
-    /// By proof where every API server is accounted for, otherwise in full
-    #[default]
-    Auto,
-    /// A resourceVersion proves an object; the others and a sample are patched
-    Proof,
-    /// Every object is patched once more and must come back unchanged
-    Full,
-}
-
-impl From<VerifyArg> for Verify {
-    fn from(arg: VerifyArg) -> Self {
-        match arg {
-            VerifyArg::Auto => Self::Auto,
-            VerifyArg::Proof => Self::Proof,
-            VerifyArg::Full => Self::Full,
-        }
-    }
-}
-
-/// `--managed-fields`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ManagedFieldsArg {
-    /// Moved to the storage version, in the write that rewrites the object
-    #[default]
-    Rewrite,
-    /// Removed; their fields have no owner then
-    Drop,
-    /// Kept as they are; they hold the version
-    Keep,
-}
-
-impl From<ManagedFieldsArg> for ManagedFields {
-    fn from(arg: ManagedFieldsArg) -> Self {
-        match arg {
-            ManagedFieldsArg::Rewrite => Self::Rewrite,
-            ManagedFieldsArg::Drop => Self::Drop,
-            ManagedFieldsArg::Keep => Self::Keep,
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use exuvia_storage::audit::{Options, Report, ResourceReport, audit};
+use exuvia_audit::{AuditOptions, AuditReport, ResourceReport, Verdict, audit};
 
 use super::args::AuditArgs;
 use super::output::{count, table};
@@ -10,14 +10,14 @@ use super::values::once;
 
 pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     once("resource", &args.resources)?;
-    let report = audit(&Options {
+    let report = audit(&AuditOptions {
         endpoints: args.etcd_endpoint.clone(),
         cacert: args.cacert.clone(),
         cert: args.cert.clone(),
         key: args.key.clone(),
         prefix: args.etcd_prefix.clone(),
         resources: args.resources.clone(),
-        ..Options::default()
+        ..AuditOptions::default()
     })
     .await?;
     args.output.print(&report, || text(&report))?;
@@ -28,7 +28,7 @@ pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &AuditReport) -> String {
     let rows: Vec<Vec<String>> = report.resources.iter().map(row).collect();
     let mut text = table(
         &["RESOURCE", "OBJECTS", "STORED AT", "UNREADABLE", "VERDICT"],
@@ -70,6 +70,15 @@ fn text(report: &Report) -> String {
         for offender in &resource.offenders {
             text.push_str(&format!("  {} at {}\n", offender.key, offender.api_version));
         }
+    }
+    if report
+        .resources
+        .iter()
+        .any(|resource| resource.verdict == Verdict::NotJudged)
+    {
+        text.push_str(
+            "\nNotJudged: a built-in resource; its versions are counted, but which one is right does not show in etcd\n",
+        );
     }
     if report.restarted {
         text.push_str("\netcd was compacted meanwhile, so all was read once more\n");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exuvia_storage::Activity;
 use exuvia_storage::droppable::Looking;
+use exuvia_storage::protocol::StepKind;
 use exuvia_storage::references::Extent;
 use exuvia_sweep::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
@@ -22,16 +23,19 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
     let last_stage = Mutex::new(None);
     move |activity| {
+        if activity.step == StepKind::Begin {
+            return; // it takes no time
+        }
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Activity::Settling(left) = &activity
+        if let Some(left) = activity.left
             && let Some(shown) = bar.as_ref().filter(|bar| bar.length().is_none())
         {
-            shown.set_message(settling(&name, *left));
+            shown.set_message(settling(&name, left));
             return;
         }
         if !std::io::stderr().is_terminal() {
-            // A wait is told of again and again, with less time left; its first line is enough.
-            let stage = Some(std::mem::discriminant(&activity));
+            // A wait is reported repeatedly, with less time left; its first line is enough.
+            let stage = Some(activity.step);
             let mut last = last_stage.lock().unwrap_or_else(PoisonError::into_inner);
             if *last != stage {
                 remark(&line(&name, &activity));
@@ -42,13 +46,10 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
         if let Some(last) = bar.take() {
             last.finish_and_clear();
         }
-        *bar = Some(match activity {
-            Activity::Preflight | Activity::Settling(_) | Activity::Trimming => {
-                spinner(&bars, line(&name, &activity))
-            }
-            Activity::Rewriting(progress) => follow(&bars, &name, "rewriting", progress),
-            Activity::Verifying(progress) => follow(&bars, &name, "verifying", progress),
-            Activity::Patrolling(progress) => follow(&bars, &name, "patrolling", progress),
+        let said = line(&name, &activity);
+        *bar = Some(match activity.progress {
+            None => spinner(&bars, said),
+            Some(progress) => follow(&bars, said, progress),
         });
     }
 }
@@ -57,32 +58,34 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
 pub(super) fn looking() -> impl Fn(Looking) + Send + Sync + 'static {
     let bar = spinner_on_terminal();
     move |at| {
-        bar.set_message(match at {
+        let message = match at {
             Looking::Objects(crd) => format!("{crd}: looking at objects"),
             Looking::References(extent) => through(extent, "looking for ownerReferences"),
             Looking::Usage(Some(watch)) => format!("counting requests for {} s", watch.as_secs_f64()),
             Looking::Usage(None) => "asking API servers for their counters".to_owned(),
-        });
+        };
+        tracing::debug!("{message}");
+        bar.set_message(message);
     }
 }
 
-/// Counts CRDs that are looked at, for those who wait.
-pub(super) struct Tally {
+/// Counts CRDs that are looked at, to show progress.
+pub(super) struct CrdProgress {
     bar: ProgressBar,
     found: AtomicUsize,
     done: AtomicUsize,
 }
 
 /// A spinner on a terminal, nothing elsewhere.
-pub(super) fn tally() -> Tally {
-    Tally {
+pub(super) fn crd_progress() -> CrdProgress {
+    CrdProgress {
         bar: spinner_on_terminal(),
-        ..Tally::silent()
+        ..CrdProgress::silent()
     }
 }
 
-impl Tally {
-    /// One that nobody sees.
+impl CrdProgress {
+    /// One that is not shown.
     pub(super) fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -91,7 +94,7 @@ impl Tally {
         }
     }
 
-    /// So many more are to be looked at.
+    /// More CRDs are to be looked at.
     pub(super) fn found(&self, crds: usize) {
         self.found.fetch_add(crds, Ordering::Relaxed);
         self.show();
@@ -127,7 +130,7 @@ fn through(extent: Extent, what: &str) -> String {
     )
 }
 
-/// One that goes away with the last who holds it.
+/// A spinner that disappears when it is dropped.
 fn spinner_on_terminal() -> ProgressBar {
     if std::io::stderr().is_terminal() {
         spinner(&MultiProgress::new(), String::new()).with_finish(indicatif::ProgressFinish::AndClear)
@@ -137,15 +140,10 @@ fn spinner_on_terminal() -> ProgressBar {
 }
 
 fn line(name: &str, activity: &Activity) -> String {
-    let what = match activity {
-        Activity::Preflight => "looking at objects, nothing is written yet",
-        Activity::Settling(left) => return settling(name, *left),
-        Activity::Rewriting(_) => "rewriting",
-        Activity::Verifying(_) => "verifying",
-        Activity::Trimming => "trimming storedVersions",
-        Activity::Patrolling(_) => "patrolling",
-    };
-    format!("{name}: {what}")
+    match activity.left {
+        Some(left) => settling(name, left),
+        None => format!("{name}: {}", activity.step.doing()),
+    }
 }
 
 fn settling(name: &str, left: Duration) -> String {
@@ -164,12 +162,7 @@ fn spinner(bars: &MultiProgress, message: String) -> ProgressBar {
     bar
 }
 
-fn follow(
-    bars: &MultiProgress,
-    name: &str,
-    what: &str,
-    mut progress: watch::Receiver<Progress>,
-) -> ProgressBar {
+fn follow(bars: &MultiProgress, said: String, mut progress: watch::Receiver<Progress>) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");
@@ -177,7 +170,7 @@ fn follow(
         .add(ProgressBar::new(0))
         .with_finish(ProgressFinish::AndClear)
         .with_style(style)
-        .with_message(format!("{name}: {what}"));
+        .with_message(said);
     let shown = bar.clone();
     tokio::spawn(async move {
         while progress.changed().await.is_ok() {

@@ -1,4 +1,4 @@
-//! The cluster that a command works on: kubeconfig, context, a client that never waits for ever.
+//! The cluster that a command works on: kubeconfig, context, a client that never waits without end.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) struct Cluster {
     pub(super) writer: Writer,
 }
 
-/// Where to go and as whom, from a kubeconfig or from inside a cluster.
+/// Which server to ask and as which user, from a kubeconfig or from inside a cluster.
 pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
@@ -26,50 +26,85 @@ pub(super) async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> 
     };
     if let Some(path) = kubeconfig {
         let read = Kubeconfig::read_from(path).map_err(|error| {
-            let why = unreadable(&error);
-            anyhow!("cannot read the kubeconfig {}: {why}", path.display())
+            let (path, why) = (path.display(), unreadable(&error));
+            anyhow!("invalid --kubeconfig \"{path}\": expected a kubeconfig file, but {why}")
         })?;
+        if is_empty(&read) {
+            let path = path.display();
+            bail!("invalid --kubeconfig \"{path}\": expected a kubeconfig file, but {EMPTY}");
+        }
         return choose(read, &options).await;
     }
-    // With KUBECONFIG set, what is wrong with it is the news; inferring would talk about pods, too.
+    // Where KUBECONFIG is set, its fault is what to report: kube's own inference would go on to the pod's service account.
     if let Some(paths) = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) {
         let mut merged = Kubeconfig::default();
         for path in std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()) {
             let read = Kubeconfig::read_from(&path).and_then(|read| std::mem::take(&mut merged).merge(read));
             merged = read.map_err(|error| {
-                let why = unreadable(&error);
-                anyhow!("KUBECONFIG names {}, which cannot be used: {why}", path.display())
+                let (path, why) = (path.display(), unreadable(&error));
+                anyhow!(
+                    "invalid KUBECONFIG \"{path}\": expected a kubeconfig file, but {why}; correct the environment variable, \
+                     or give --kubeconfig"
+                )
             })?;
+        }
+        if is_empty(&merged) {
+            bail!(
+                "invalid KUBECONFIG \"{}\": expected a kubeconfig file, but {EMPTY}; correct the environment variable, or give \
+                 --kubeconfig",
+                paths.display()
+            );
         }
         return choose(merged, &options).await;
     }
-    let nothing =
-        || anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster");
+    let default = "~/.kube/config";
     match Kubeconfig::read() {
         Ok(read) if context.is_some() || !read.contexts.is_empty() => choose(read, &options).await,
-        // One that is there and broken is the news, unless this is a pod, which needs none.
+        Err(KubeconfigError::ReadConfig(error, _))
+            if context.is_some() && error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Err(anyhow!(
+                "invalid --context {:?}: no kubeconfig was found (looked for {default}); set KUBECONFIG, or give --kubeconfig",
+                context.unwrap_or_default()
+            ))
+        }
         Err(error) if context.is_some() => Err(anyhow!(
-            "--context is given, but ~/.kube/config cannot be read: {}",
+            "invalid --context: expected a context of {default}, but {}",
             unreadable(&error)
         )),
+        // A broken file is the fault to report, unless this is a pod, which needs no kubeconfig.
         Err(error @ KubeconfigError::Parse(_)) => Config::incluster().map_err(|_| {
             let why = unreadable(&error);
-            anyhow!("cannot read the kubeconfig ~/.kube/config: {why}")
+            anyhow!("invalid kubeconfig {default:?}: {why}")
         }),
-        _ => Config::incluster().map_err(|_| nothing()),
+        _ => Config::incluster().map_err(|_| {
+            anyhow!("no cluster is configured: set KUBECONFIG, give --kubeconfig, or run inside a cluster")
+        }),
     }
 }
 
-/// What is wrong with a kubeconfig, and where, with nothing of what it holds: tokens and passwords are in it.
+/// What is wrong with a kubeconfig that [`is_empty`].
+const EMPTY: &str = "it has no clusters and no contexts";
+
+/// Whether it names nothing: kube reads an empty file without an error.
+fn is_empty(kubeconfig: &Kubeconfig) -> bool {
+    kubeconfig.clusters.is_empty() && kubeconfig.contexts.is_empty()
+}
+
+/// What is wrong with a kubeconfig, and where. Its content is not quoted: it holds tokens and passwords.
 fn unreadable(error: &KubeconfigError) -> String {
     match error {
-        KubeconfigError::ReadConfig(error, _) => error.to_string(),
+        KubeconfigError::ReadConfig(error, _) => {
+            let why = error.to_string();
+            let why = why.split(" (os error").next().unwrap_or_default();
+            format!("it cannot be read: {why}")
+        }
         KubeconfigError::Parse(error) => {
             let place = error
                 .location()
-                .map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+                .map(|at| format!("at line {}, column {}: ", at.line(), at.column()));
             format!(
-                "{}{} (nothing of it is shown here: it may hold a secret)",
+                "{}{} (its content is not shown, because it may hold a secret)",
                 place.unwrap_or_default(),
                 expected(error.without_snippet())
             )
@@ -88,9 +123,9 @@ fn expected(error: &serde_saphyr::Error) -> String {
         Error::Unexpected { expected, .. } => format!("expected {}", in_yaml(expected)),
         Error::SerdeMissingField { field, .. } => format!("the field {field} is missing"),
         Error::SerdeUnknownVariant { expected, .. } => format!("expected one of {}", expected.join(", ")),
-        Error::DuplicateMappingKey { .. } => "a key stands twice".to_owned(),
-        Error::InvalidUtf8Input => "not text in UTF-8".to_owned(),
-        _ => "not valid YAML".to_owned(),
+        Error::DuplicateMappingKey { .. } => "a key is there twice".to_owned(),
+        Error::InvalidUtf8Input => "it is not text in UTF-8".to_owned(),
+        _ => "it is not valid YAML".to_owned(),
     }
 }
 
@@ -112,9 +147,9 @@ pub(super) async fn contexts(kubeconfig: Option<&Path>) -> anyhow::Result<Vec<St
         None => Kubeconfig::read(),
     };
     let Ok(read) = read else {
-        // What is wrong with it, somebody else says; inside of a cluster nothing is.
+        // This says what is wrong with the kubeconfig. Inside a cluster, none is needed.
         config(kubeconfig, None).await?;
-        bail!("there is no kubeconfig, and so there are no contexts: give --kubeconfig");
+        bail!("--all-contexts needs a kubeconfig, and none was found: give --kubeconfig");
     };
     Ok(read.contexts.into_iter().map(|context| context.name).collect())
 }
@@ -125,17 +160,20 @@ async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::
     if let Some(wanted) = wanted
         && kubeconfig.contexts.iter().all(|context| context.name != *wanted)
     {
-        let names: Vec<&str> = kubeconfig
+        let names: Vec<String> = kubeconfig
             .contexts
             .iter()
-            .map(|context| context.name.as_str())
+            .map(|context| context.name.clone())
             .collect();
-        let names = if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        };
-        bail!("the kubeconfig has no context {wanted:?}: it has {names}");
+        match names.as_slice() {
+            [] => {
+                bail!("invalid context {wanted:?}: the kubeconfig has no contexts; give another --kubeconfig")
+            }
+            names => bail!(
+                "invalid context {wanted:?}: expected one of the kubeconfig's contexts ({})",
+                names.join(", ")
+            ),
+        }
     }
     let named = wanted.and_then(|wanted| kubeconfig.contexts.iter().find(|context| context.name == *wanted));
     if let Some(context) = named.and_then(|context| context.context.as_ref()) {
@@ -145,8 +183,10 @@ async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::
             .as_ref()
             .filter(|user| users.iter().all(|known| known.name != **user))
         {
-            // It would go on as nobody, and be told to give nobody rights.
-            bail!("the kubeconfig has no user {user:?}, which its context {name:?} names");
+            // Otherwise we would ask without credentials, and report that anonymous requests have no rights.
+            bail!(
+                "invalid context {name:?}: the kubeconfig has no user {user:?}, which it names; add the user, or name another"
+            );
         }
         let cluster = kubeconfig
             .clusters
@@ -156,7 +196,7 @@ async fn choose(kubeconfig: Kubeconfig, options: &KubeConfigOptions) -> anyhow::
         let has_scheme = |server: &str| server.starts_with("https://") || server.starts_with("http://");
         if server.is_some_and(|server| !has_scheme(server)) {
             bail!(
-                "the server of cluster {:?} in the kubeconfig does not begin with https://: write it as https://host:port",
+                "invalid server of cluster {:?} in the kubeconfig: expected https://host:port",
                 context.cluster
             );
         }
@@ -183,7 +223,13 @@ impl Cluster {
         let config = config(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
         let writer = Writer::named("exuvia").user_agent(concat!("exuvia/", env!("CARGO_PKG_VERSION")));
         let client = writer.connect(config.clone())?;
-        // The one place that can say where it tried to go. What the answer is does not matter here.
+        let client = if tracing::enabled!(target: REQUESTS, tracing::Level::DEBUG) {
+            logged(client)
+        } else {
+            client
+        };
+        tracing::debug!(server = shown(&config.cluster_url), "connecting");
+        // The one place that can say which server was asked. The answer itself does not matter here.
         if let Err(error) = client.apiserver_version().await
             && let Some(why) = unusable(&error)
         {
@@ -202,7 +248,33 @@ impl Cluster {
     }
 }
 
-/// Lets messages hold what objects hold, if nobody but a person at a terminal sees them.
+/// The target of the log lines about requests.
+pub(super) const REQUESTS: &str = "exuvia::requests";
+
+/// A client that logs each request and its answer's code: no bodies, no headers, no credentials.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it passes on what the client was asked to send"
+)]
+fn logged(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        async move {
+            let method = request.method().clone();
+            let path = request.uri().path().to_owned();
+            let started = std::time::Instant::now();
+            let answer = client.send(request).await;
+            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            let ms = started.elapsed().as_millis();
+            tracing::debug!(target: REQUESTS, %method, path, code, ms, "request");
+            answer
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// Lets messages quote what objects hold, if only a person at a terminal sees them.
 fn show_values() -> anyhow::Result<()> {
     for (is_terminal, stream) in [
         (std::io::stdout().is_terminal(), "output"),
@@ -210,8 +282,8 @@ fn show_values() -> anyhow::Result<()> {
     ] {
         if !is_terminal {
             bail!(
-                "--show-values shows what objects hold, so it is for a terminal alone: standard {stream} is a file or a pipe; \
-                 leave the flag out"
+                "--show-values shows what objects hold, so it is for a terminal alone, but standard {stream} is a file or a \
+                 pipe: leave the option out"
             );
         }
     }
@@ -228,7 +300,7 @@ pub(super) fn shown(url: &http::Uri) -> String {
     format!("{scheme}://{host}{}", url.path().trim_end_matches('/'))
 }
 
-/// Why there is no Kubernetes API; `None` if there is one, whatever it says.
+/// Why this is not a Kubernetes API; `None` if it is one, whatever its answer.
 fn unusable(error: &kube::Error) -> Option<String> {
     match error {
         kube::Error::Api(status) if is_foreign(status) => Some(format!(
@@ -249,13 +321,13 @@ fn unusable(error: &kube::Error) -> Option<String> {
     }
 }
 
-/// Whether the answer is text that no Kubernetes API writes, such as a proxy's page. The client marks it so.
+/// Whether the answer is text that a Kubernetes API does not write, such as a proxy's page. The client marks it.
 fn is_foreign(status: &Status) -> bool {
     status.reason == "Failed to parse error data"
 }
 
-/// What the server said, with the way out where it names none. Of a page nothing: it may repeat what it was sent, a token
-/// among it.
+/// What the server said, with a fix where it names none. A page is not quoted: it may repeat what it was sent, even a
+/// token.
 pub(super) fn answer(status: &Status) -> String {
     let mut said = status.message.clone();
     if is_foreign(status) {

@@ -27,14 +27,17 @@ pub(super) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
             told = tell(args) => told.map(|()| ExitCode::SUCCESS),
-            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _ = tokio::signal::ctrl_c() => {
+                remark("interrupted: the control plane is stopped and its files are deleted");
+                Ok(ExitCode::from(130))
+            }
             _ = terminated.recv() => {
-                remark("stopped by SIGTERM: the control plane is gone, with all that was in it");
+                remark("stopped by SIGTERM: the control plane is stopped and its files are deleted");
                 Ok(ExitCode::from(143))
             }
         }
     });
-    // A build that was cut off ends with this process; there is no point in waiting for its thread.
+    // A build that was cut off ends with this process, so its thread need not be waited for.
     runtime.shutdown_background();
     code
 }
@@ -84,7 +87,7 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     if args.keep {
         let kubeconfig = control_plane.admin().kubeconfig()?;
         say(&format!(
-            "\nThe control plane stays up until Ctrl-C. In another terminal, with a kubectl of your own:\n\n    \
+            "\nThe control plane stays up until Ctrl-C. In another terminal, with your own kubectl:\n\n    \
              export KUBECONFIG={}\n    kubectl get widgets.{GROUP}\n    exuvia storage audit --etcd-endpoint {}\n\n",
             kubeconfig.display(),
             control_plane.etcd().endpoint()
@@ -164,5 +167,5 @@ fn done(what: &str) {
     } else {
         "✔"
     };
-    let _ = say(&format!("{mark} {what}\n")); // whoever has gone away misses nothing
+    let _ = say(&format!("{mark} {what}\n")); // a closed pipe is fine
 }

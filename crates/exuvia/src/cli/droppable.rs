@@ -4,49 +4,54 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
+use exuvia_lint::{Input, Manifest, lint, manifests};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
-use exuvia_storage::lint::{Input, manifests};
 use exuvia_storage::servers::ApiServers;
-use exuvia_storage::usage::{Counts, Usage};
-use exuvia_storage::{End, Engine, Options, Owner, Survey, Verify, exclusion};
-use exuvia_sweep::{Control, Sweep};
+use exuvia_storage::usage::{Counts, Manager, ServerCounts, Users};
+use exuvia_storage::{End, Engine, Options, Verify, exclusion};
+use exuvia_sweep::Control;
+use exuvia_write::{Redacted, RetryPolicy};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Client, ResourceExt};
-use serde::Serialize;
+use kube::{Api, ResourceExt};
 
 use super::args::{DroppableArgs, VersionArgs};
 use super::bars::{looking, show};
-use super::cluster::{Cluster, shown};
+use super::cluster::Cluster;
 use super::names::no_such_crd;
 use super::output::{count, remark, table};
 use super::plan::crds;
 use super::stop::Stop;
-use super::values::NO_SETTLE;
+use super::values::{NO_SETTLE, existing};
 
 /// Exit code 0: yes; 1: no; 3: not known. Errors are the caller's, as 2.
 pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
+    // A file that cannot be read is a reason to ask nothing of a cluster.
+    let manifests = read_manifests(&args.filename)?;
     let cluster = Cluster::connect(&args.cluster).await?;
     let all = crds(&cluster).await?;
     let mut questions = match (&args.crd, &args.version) {
-        _ if !args.filename.is_empty() => about_manifests(all, &args.filename)?,
+        _ if !args.filename.is_empty() => about_manifests(all, &manifests),
         (Some(crd), Some(version)) => vec![about(&all, crd, version)?],
-        _ => bail!("name a CRD and a version, or give -f"),
+        _ => bail!("missing CRD and VERSION: name both, or give -f"),
     };
     if args.prove {
         questions = prove(&cluster, args, questions).await?;
     }
     let what = Look {
         references: !args.no_references,
-        servers: servers(&cluster, &args.api_servers).await,
+        servers: Some(servers(&cluster, &args.api_servers)),
         watch: args.watch,
         ..Look::default()
     };
-    let verdicts = if questions.is_empty() {
+    let mut verdicts = if questions.is_empty() {
         Vec::new()
     } else {
         look(&cluster.client, &questions, &what, &looking()).await
     };
+    for verdict in &mut verdicts {
+        args.cluster.in_verdict(verdict);
+    }
     args.cluster
         .output
         .print(&verdicts, || match verdicts.as_slice() {
@@ -61,19 +66,9 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// The API servers that can be asked for their counters: those given and those that the cluster lists; the one that the
-/// kubeconfig names if there is none.
-pub(super) async fn servers(cluster: &Cluster, given: &[http::Uri]) -> Vec<(String, Client)> {
-    let known = ApiServers::new(&cluster.config, given, &[]);
-    let mut servers = known.clients(&cluster.client).await.unwrap_or_default();
-    if servers.len() == given.len() {
-        // The cluster lists none: the one that answers is asked as well.
-        let url = shown(&cluster.config.cluster_url);
-        if !given.iter().any(|uri| shown(uri) == url) {
-            servers.push((url, cluster.client.clone()));
-        }
-    }
-    servers
+/// The API servers that are asked for their counters.
+pub(super) fn servers(cluster: &Cluster, given: &[http::Uri]) -> ApiServers {
+    ApiServers::new(&cluster.config, given, &[])
 }
 
 fn about(all: &[CustomResourceDefinition], crd: &str, version: &str) -> anyhow::Result<Question> {
@@ -82,23 +77,60 @@ fn about(all: &[CustomResourceDefinition], crd: &str, version: &str) -> anyhow::
     };
     let definition = Definition::read(found);
     if definition.version(version).is_none() {
-        bail!("{crd} has no version {version}: it has {}", versions(&definition));
+        bail!(no_such_version(&definition, version));
     }
     Ok(Question::new(found.clone(), vec![version.to_owned()]))
 }
 
-/// What the cluster's CRDs have and the manifests' no longer do.
-fn about_manifests(all: Vec<CustomResourceDefinition>, paths: &[PathBuf]) -> anyhow::Result<Vec<Question>> {
-    let inputs: Vec<Input> = paths.iter().map(Input::from_argument).collect();
-    let to_be = manifests(&inputs)?;
-    if to_be.is_empty() {
-        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        bail!("there is no CRD in {}: is the path right?", paths.join(", "));
+fn no_such_version(definition: &Definition, version: &str) -> String {
+    let (crd, versions) = (&definition.name, versions(definition));
+    format!("invalid version {version:?} of {crd}: expected one of {versions}")
+}
+
+/// Whether no field is owned at the version, and every API server says that nobody asked for it.
+fn is_unused(users: &Users) -> bool {
+    let is_zero = |counts: &Counts| counts.watches == 0 && counts.total() == 0;
+    let mut servers = users.servers.iter();
+    users.writers.is_empty() && servers.all(|server| server.counts.as_ref().is_some_and(is_zero))
+}
+
+/// The CRDs in these files, at least one.
+fn read_manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
     }
-    for manifest in &to_be {
+    existing("--filename", paths)?;
+    let inputs: Vec<Input> = paths.iter().map(Input::from_argument).collect();
+    let found = manifests(&inputs)?;
+    if found.is_empty() {
+        let named: Vec<String> = paths
+            .iter()
+            .map(|path| format!("\"{}\"", path.display()))
+            .collect();
+        bail!(
+            "invalid --filename {}: expected manifests of CRDs, but {}",
+            named.join(", "),
+            malformed(paths).unwrap_or_else(|| "found none".to_owned())
+        );
+    }
+    Ok(found)
+}
+
+/// What is not valid YAML in these files, if anything is. Standard input cannot be read twice.
+fn malformed(paths: &[PathBuf]) -> Option<String> {
+    let is_file = |path: &&PathBuf| path.as_os_str() != "-";
+    let inputs: Vec<Input> = paths.iter().filter(is_file).map(Input::from_argument).collect();
+    let report = lint(&inputs, &exuvia_lint::LintOptions::default()).ok()?;
+    let notes = report.notes.first().filter(|_| report.unparsable > 0);
+    notes.map(ToString::to_string)
+}
+
+/// The versions that the cluster's CRDs have and the manifests do not.
+fn about_manifests(all: Vec<CustomResourceDefinition>, to_be: &[Manifest]) -> Vec<Question> {
+    for manifest in to_be {
         if all.iter().all(|crd| crd.name_any() != manifest.name) {
             remark(&format!(
-                "note: {} is not in this cluster, so nothing of it can be dropped; is it the right one?",
+                "note: {} is not in this cluster, so none of its versions can be dropped; is it the right cluster?",
                 manifest.name
             ));
         }
@@ -122,7 +154,7 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, paths: &[PathBuf]) -> any
             });
         }
     }
-    Ok(questions)
+    questions
 }
 
 /// Sweeps now, so that what is on record is about the CRDs as they are.
@@ -167,9 +199,11 @@ async fn prove(
         stop.check()?;
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
-            End::Stalled { reason, message } => Some(format!("the sweep stalled ({reason}): {message}")),
-            End::Unfinished | End::WouldMigrate => Some("the sweep did not come to an end".to_owned()),
-            End::Cancelled => Some("the sweep was stopped".to_owned()),
+            End::Stalled { reason, message } => {
+                Some(Redacted::ours(format!("the sweep stalled ({reason}): {message}")))
+            }
+            End::Unfinished | End::WouldMigrate => Some("the sweep did not come to an end".into()),
+            End::Cancelled => Some("the sweep was stopped".into()),
             End::Gone => bail!("the CRD {name} is gone"),
         };
         if let Some(why) = &unproven {
@@ -178,35 +212,12 @@ async fn prove(
         proven.push(Question { unproven, ..question });
     }
     // The record is in the status, as it is now.
-    let all = crds(cluster).await?;
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     for question in &mut proven {
         let name = question.crd.name_any();
-        match all.iter().find(|crd| crd.name_any() == name) {
-            Some(crd) => question.crd = crd.clone(),
-            None => bail!("the CRD {name} is gone"),
-        }
+        question.crd = RetryPolicy::default().read(|| api.get(&name)).await?;
     }
     Ok(proven)
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct User {
-    manager: String,
-    #[serde(flatten)]
-    owner: Owner,
-}
-
-/// What one API server says of a version.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ServersCounts {
-    server: String,
-    /// Why it does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unreadable: Option<String>,
-    #[serde(flatten)]
-    counts: Option<Counts>,
 }
 
 pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
@@ -216,53 +227,27 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
         bail!(no_such_crd(&args.crd, &all));
     };
     let definition = Definition::read(definition);
-    let Some(endpoint) = definition.endpoint() else {
-        bail!(
-            "no version of {} is served, so its objects cannot be looked at: serve one",
-            args.crd
-        );
-    };
-    let (group, plural) = (definition.group.as_str(), definition.plural.as_str());
-    // Before we ask for objects ourselves.
-    let usage = Usage::observe(
-        &servers(&cluster, &args.api_servers).await,
-        &[(group, plural)],
-        None,
-    )
-    .await;
-    let survey = Survey::of(Sweep::of(cluster.client.clone(), &definition.resource(endpoint)))
+    let servers = servers(&cluster, &args.api_servers);
+    let users = Users::look(&cluster.client, &definition, &args.version, &servers)
         .await
-        .map_err(|error| anyhow!("{}", exuvia_storage::redact(&error.to_string())))?;
-    let users: Vec<User> = survey
-        .owners
-        .at(&definition.api_version(&args.version))
-        .map(|(manager, owner)| User {
-            manager: manager.to_owned(),
-            owner: owner.clone(),
-        })
-        .collect();
-    let readers: Vec<ServersCounts> = usage
-        .at(group, plural, &args.version)
-        .map(|(server, counts)| ServersCounts {
-            server: server.to_owned(),
-            unreadable: counts.as_ref().err().map(|unread| unread.why.clone()),
-            counts: counts.ok(),
-        })
-        .collect();
-    let answer = serde_json::json!({"writers": users, "servers": readers});
-    args.cluster.output.print(&answer, || {
-        let mut text: String = readers.iter().map(ServersCounts::line).collect();
+        .map_err(|why| anyhow!(why))?;
+    // A version that was dropped may still have users; one that nobody uses is a slip.
+    if definition.version(&args.version).is_none() && is_unused(&users) {
+        bail!(no_such_version(&definition, &args.version));
+    }
+    args.cluster.output.print(&users, || {
+        let mut text: String = users.servers.iter().map(line).collect();
         if definition.version(&args.version).is_none() {
             let (crd, versions) = (&args.crd, versions(&definition));
             text.push_str(&format!(
-                "{crd} has no version {} (any more): it has {versions}\n",
+                "{crd} does not have the version {}: it has {versions}\n",
                 args.version
             ));
         }
-        if users.is_empty() {
+        if users.writers.is_empty() {
             return text + &format!("nobody owns fields of {} at {}\n", args.crd, args.version);
         }
-        let row = |user: &User| {
+        let row = |user: &Manager| {
             let last = user.owner.last.map(|last| last.to_string()).unwrap_or_default();
             vec![
                 user.manager.clone(),
@@ -271,34 +256,33 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
                 user.owner.example.clone(),
             ]
         };
-        let rows: Vec<Vec<String>> = users.iter().map(row).collect();
+        let rows: Vec<Vec<String>> = users.writers.iter().map(row).collect();
         text + &table(&["MANAGER", "OBJECTS", "LAST WRITE", "EXAMPLE"], &rows)
     })
 }
 
-impl ServersCounts {
-    fn line(&self) -> String {
-        let server = &self.server;
-        let Some(counts) = &self.counts else {
-            let why = self.unreadable.as_deref().unwrap_or_default();
-            return format!("{server}: not known, /metrics cannot be read: {why}\n");
-        };
-        let open = match counts.watches {
-            1 => "1 open watch".to_owned(),
-            0 => "no open watch".to_owned(),
-            open => format!("{open} open watches"),
-        };
-        let by_verb: Vec<String> = counts
-            .requests
-            .iter()
-            .map(|(verb, count)| format!("{count} {verb}"))
-            .collect();
-        let since = match counts.total() {
-            0 => "no request".to_owned(),
-            total => format!("{} ({})", count(total, "request"), by_verb.join(", ")),
-        };
-        format!("{server}: {open}, {since} since it started\n")
-    }
+/// What an API server counted. Its counters have no names, so they do not tell who asked.
+fn line(counted: &ServerCounts) -> String {
+    let server = &counted.server;
+    let Some(counts) = &counted.counts else {
+        let why = counted.unreadable.as_deref().unwrap_or_default();
+        return format!("{server}: not known, /metrics cannot be read: {why}\n");
+    };
+    let open = match counts.watches {
+        1 => "1 open watch".to_owned(),
+        0 => "no open watch".to_owned(),
+        open => format!("{open} open watches"),
+    };
+    let by_verb: Vec<String> = counts
+        .requests
+        .iter()
+        .map(|(verb, count)| format!("{count} {verb}"))
+        .collect();
+    let since = match counts.total() {
+        0 => "no request".to_owned(),
+        total => format!("{} ({})", count(total, "request"), by_verb.join(", ")),
+    };
+    format!("{server}: {open}, {since} since it started\n")
 }
 
 pub(super) fn versions(definition: &Definition) -> String {

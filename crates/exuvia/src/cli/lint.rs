@@ -2,17 +2,20 @@
 
 use std::process::ExitCode;
 
-use exuvia_storage::lint::{Input, Options, Outcome, lint};
+use exuvia_lint::{Input, LintOptions, Outcome, Reason, lint};
 
 use super::args::LintArgs;
 use super::output::{count, remark};
+use super::refusal::WRONG_USAGE;
+use super::values::existing;
 
 pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
+    existing("path", &args.paths)?;
     let inputs: Vec<Input> = args.paths.iter().map(Input::from_argument).collect();
-    let options = Options {
+    let options = LintOptions {
         opt_in: args.opt_in.opt_in_label.clone(),
         groups: args.opt_in.groups.clone(),
-        ..Options::default()
+        ..LintOptions::default()
     };
     let report = lint(&inputs, &options)?;
     for note in &report.notes {
@@ -21,10 +24,7 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     args.output.print(&report, || {
         let mut text = String::new();
         for finding in &report.findings {
-            text.push_str(&format!(
-                "{finding}
-"
-            ));
+            text.push_str(&format!("{finding}\n"));
         }
         text.push_str(&match report.outcome() {
             Outcome::Clean => format!(
@@ -37,6 +37,10 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
             Outcome::Findings => format!(
                 "{} in {}\n",
                 count(report.findings.len() as u64, "finding"),
+                count(report.files as u64, "file")
+            ),
+            Outcome::NoCrds if report.unparsable > 0 => format!(
+                "no CRD could be checked in {}: correct what is not valid YAML, as noted above\n",
                 count(report.files as u64, "file")
             ),
             Outcome::NoCrds => format!(
@@ -52,9 +56,14 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
         });
         text
     })?;
-    Ok(if report.outcome() == Outcome::Clean {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    // A file that cannot be read as YAML says nothing about the CRDs in it.
+    let is_answer = report
+        .findings
+        .iter()
+        .any(|finding| finding.reason != Reason::Unparsable);
+    Ok(match report.outcome() {
+        Outcome::Clean => ExitCode::SUCCESS,
+        Outcome::Findings if is_answer => ExitCode::FAILURE,
+        Outcome::Findings | Outcome::NoCrds | Outcome::NoCrdsInGroups => ExitCode::from(WRONG_USAGE),
     })
 }

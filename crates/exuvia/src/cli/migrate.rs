@@ -8,20 +8,21 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::{
-    EXCLUDE_ANNOTATION, End, Engine, Error, Options, Report, builtin, exclusion, is_in_groups, unsheddable,
+    EXCLUDE_ANNOTATION, End, Engine, Error, ManagedFields, MigrationReport, Options, Verify, builtin,
+    exclusion, is_in_groups, unsheddable,
 };
-use exuvia_sweep::{Control, Pressure};
+use exuvia_sweep::Control;
 use exuvia_write::Writer;
 use indicatif::MultiProgress;
 use kube::api::ApiResource;
 use tokio::sync::Semaphore;
 
-use super::args::{ManagedFieldsArg, MigrateArgs, VerifyArg};
+use super::args::MigrateArgs;
 use super::bars::show;
 use super::cluster::Cluster;
 use super::output::remark;
 use super::plan::{definitions, no_crds};
-use super::stop::{Stop, unless_terminated};
+use super::stop::{Stop, unless_stopped};
 use super::summary::Summary;
 use super::values::{NO_SETTLE, once};
 use super::{names, references, verdicts};
@@ -36,20 +37,16 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     if args.settle.is_zero() && !args.dry_run {
         remark(&format!("warning: {NO_SETTLE}"));
     }
-    let cluster = unless_terminated(Cluster::connect(&args.cluster)).await?;
-    let targets = unless_terminated(targets(&cluster, args)).await?;
+    let cluster = unless_stopped(Cluster::connect(&args.cluster)).await?;
+    let targets = unless_stopped(targets(&cluster, args)).await?;
     refuse_versions(&targets, &args.shed)?;
+    if let Some(note) = without_patrol(&targets, args) {
+        remark(&note);
+    }
     let control = Control::new();
     let stop = Stop::when_signalled(&control)?;
-    // A writer that is answered 429 waits by itself; the sweep must learn of it at once, and send less.
-    let brake = control.clone();
-    let writer = cluster.writer.clone().observe(move |report| {
-        if let exuvia_write::Outcome::Failed(class) = report.outcome
-            && let Some(pressure) = Pressure::of(class)
-        {
-            brake.slow_down(pressure, report.duration);
-        }
-    });
+    // A writer that gets 429 waits by itself; the sweep must know at once, and send less.
+    let writer = cluster.writer.clone().observe(control.brake());
     let mut summaries = all(&cluster, &writer, &control, &targets, args).await;
     let fine = |end: &End| matches!(end, End::Migrated | End::Clean | End::WouldMigrate);
     if args.owner_references && !control.is_cancelled() {
@@ -70,7 +67,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
         }
     }
     for summary in &mut summaries {
-        summary.conclude();
+        summary.conclude(&args.cluster);
     }
     args.cluster
         .output
@@ -132,8 +129,8 @@ async fn all(
             } else {
                 engine.run_among(slots).await
             };
-            // One that fails must not hide what was done to the others.
-            let report = report.unwrap_or_else(|error| Report {
+            // One failure must not hide what was done to the others.
+            let report = report.unwrap_or_else(|error| MigrationReport {
                 resource: target.name(),
                 end: End::Stalled {
                     reason: "Error",
@@ -141,7 +138,7 @@ async fn all(
                 },
                 ..engine.report().clone()
             });
-            let keeps = args.managed_fields == ManagedFieldsArg::Keep || args.dry_run;
+            let keeps = args.managed_fields == ManagedFields::Keep || args.dry_run;
             let definition = match (engine.definition(), target) {
                 (Some(definition), _) => Some(definition.clone()),
                 (None, Target::Crd(definition)) => Some(Definition::clone(definition)),
@@ -182,14 +179,14 @@ fn options(args: &MigrateArgs) -> Options {
         settle: args.settle,
         api_servers: args.api_servers.clone(),
         ignored_api_servers: args.ignored_api_servers.clone(),
-        verify: args.verify.into(),
-        // Whoever names a CRD and asks for a full verification wants to know, whatever storedVersions says.
-        always: !args.names.is_empty() && args.verify == VerifyArg::Full,
-        // And a CRD that is named is swept at least once: a clean storedVersions is not believed.
+        verify: args.verify,
+        // A full verification of a CRD that is named takes place whatever storedVersions says.
+        always: !args.names.is_empty() && args.verify == Verify::Full,
+        // A CRD that is named is swept at least once: a clean storedVersions is not a proof.
         until_recorded: !args.names.is_empty() || args.require_droppable,
         patrol: args.patrol || args.require_droppable,
         etcd: args.etcd.to_options(),
-        managed_fields: args.managed_fields.into(),
+        managed_fields: args.managed_fields,
         shed: args.shed.clone(),
         accept_pruning: args.accept_pruning,
         status_fallback: args.status_fallback,
@@ -224,7 +221,7 @@ async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Ta
     Ok(targets)
 }
 
-/// What `--all` or `--labelled` stand for. Those that are left out because somebody said so are named.
+/// The CRDs that `--all` or `--labelled` mean. Excluded ones are named.
 fn chosen(all: &[Definition], args: &MigrateArgs) -> anyhow::Result<Vec<Target>> {
     let opt_in = args.opt_in.to_opt_in();
     let is_meant = |definition: &&Definition| {
@@ -285,8 +282,23 @@ fn refuse_versions(targets: &[Target], shed: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions to look after, and
-/// goes by its full name.
+/// What to say if a patrol is asked for that does not take place.
+fn without_patrol(targets: &[Target], args: &MigrateArgs) -> Option<String> {
+    let built_in = targets
+        .iter()
+        .filter(|target| matches!(target, Target::BuiltIn(_)));
+    let names: Vec<String> = built_in.map(Target::name).collect();
+    (args.patrol && !names.is_empty()).then(|| {
+        format!(
+            "note: --patrol has no effect on {}: a patrol looks for late writes at an old version of a CRD, and built-in \
+             resources have no storedVersions to trim",
+            names.join(", ")
+        )
+    })
+}
+
+/// A built-in resource by plural, or by `plural.group`. Never one that a CRD defines: that has versions, and must be given
+/// by its full name.
 async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow::Result<ApiResource> {
     let is_plural = |crd: &&Definition| crd.plural == name || crd.kind == name;
     let meant: Vec<&str> = crds
@@ -296,7 +308,7 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
         .collect();
     if !meant.is_empty() {
         bail!(
-            "a CRD goes by its full name: did you mean {}?",
+            "invalid resource {name:?}: a CRD must be given by its full name; did you mean {}?",
             meant.join(" or ")
         );
     }
@@ -304,7 +316,7 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
     let found = builtin::find(&cluster.client, name, is_crd).await;
     if let (Err(Error::NotFound { .. }), Some(meant)) = (&found, names::meant(name, crds)) {
-        bail!("there is no CRD or built-in resource named {name}: did you mean {meant}?");
+        bail!("invalid resource {name:?}: did you mean {meant}?");
     }
     Ok(found?)
 }

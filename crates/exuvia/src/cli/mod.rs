@@ -4,8 +4,11 @@ mod args;
 mod audit;
 mod bars;
 mod cluster;
+mod commands;
+#[cfg(feature = "demo")]
 mod demo;
 mod droppable;
+mod exit_codes;
 mod lint;
 mod migrate;
 mod names;
@@ -14,10 +17,10 @@ mod output;
 mod plan;
 mod rbac;
 mod references;
+mod refusal;
 mod stop;
 mod summary;
 mod table;
-mod usage;
 mod values;
 mod verdicts;
 
@@ -29,15 +32,15 @@ use clap::CommandFactory;
 use exuvia_storage::redact_uncut;
 
 pub use args::*;
-pub use operator::{LogFormatArg, OperatorArgs};
+pub use operator::OperatorArgs;
 pub use output::Format;
 pub(crate) use output::remark;
 pub use plan::{PlanArgs, PlanFormat};
-pub use usage::parse;
+pub use refusal::parse;
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
-    // The operator has logging of its own.
+    // The operator starts its own logging.
     if !matches!(cli.command, Command::Operator(_)) {
         log_to_stderr(cli.verbose);
     }
@@ -51,8 +54,9 @@ pub fn run(cli: Cli) -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "exuvia", &mut script);
             output::say(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
         }
+        #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(args),
-        Command::Plan(args) if args.watch => block_on(plan::run(&args)), // it ends by a signal
+        Command::Plan(args) if args.watch => block_on(plan::run(&args)), // a signal ends it, and that is success
         Command::Plan(args) => look(plan::run(&args)),
         Command::Rbac(args) => look(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
@@ -64,32 +68,27 @@ pub fn run(cli: Cli) -> ExitCode {
         }
         Command::Storage(StorageCommand::Lint(args)) => lint::run(&args),
         Command::Storage(StorageCommand::Audit(args)) => look(audit::run(&args)),
-        Command::Storage(StorageCommand::Droppable(args)) => {
-            // An exit code of its own: "no" must not be mistaken for "cannot tell".
-            let answer = if args.prove {
-                block_on(droppable::run(&args))
-            } else {
-                look(droppable::run(&args))
-            };
-            return answer.unwrap_or_else(|error| failed(&error, 2));
-        }
+        Command::Storage(StorageCommand::Droppable(args)) if args.prove => block_on(droppable::run(&args)),
+        Command::Storage(StorageCommand::Droppable(args)) => look(droppable::run(&args)),
     };
-    result.unwrap_or_else(|error| failed(&error, 1))
+    // Not 1, which is an answer: "no" must not be mistaken for "cannot tell".
+    result.unwrap_or_else(|error| failed(&error, refusal::WRONG_USAGE))
 }
 
 /// Objects' bodies are never logged, however often `-v` is given.
 fn log_to_stderr(verbose: u8) {
     let filter = match verbose {
         0 => return,
-        1 => "exuvia_storage=debug",
-        _ => "exuvia_storage=debug,exuvia_sweep=debug,exuvia_write=debug,exuvia=debug",
+        1 => "exuvia_storage=debug,exuvia_runtime=debug,exuvia::cli=debug",
+        // exuvia::requests among them
+        _ => "exuvia_storage=debug,exuvia_runtime=debug,exuvia_sweep=debug,exuvia_write=debug,exuvia=debug",
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .log_internal_errors(false) // it would tell standard error that standard error is closed, and panic
+        .log_internal_errors(false) // it would report a closed standard error to standard error, and panic
         .with_ansi(colours(std::env::var_os("NO_COLOR").as_deref()))
         .with_writer(std::io::stderr);
-    let _ = subscriber.try_init(); // somebody else's logging stays
+    let _ = subscriber.try_init(); // fails if logging was set up already, which then stays
 }
 
 /// Whether what is logged is coloured: for people at a terminal, unless they said no (<https://no-color.org>).
@@ -98,8 +97,12 @@ fn colours(no_color: Option<&std::ffi::OsStr>) -> bool {
 }
 
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
+    if let Some(code) = stop::exit_code(error) {
+        remark(&sentence(error));
+        return code;
+    }
     remark(&format!("error: {}", sentence(error)));
-    stop::exit_code(error).unwrap_or(ExitCode::from(code))
+    ExitCode::from(code)
 }
 
 /// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures. What
@@ -159,7 +162,7 @@ pub fn without_passwords(text: &str) -> String {
 
 /// Work that writes nothing, and may be ended at any time.
 fn look<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    block_on(stop::unless_terminated(work))
+    block_on(stop::unless_stopped(work))
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -1,11 +1,11 @@
-//! What to say of a CRD's name that no CRD has.
+//! What to say of a name that does not belong to any CRD.
 
+use exuvia_api::nearest;
 use exuvia_storage::definition::Definition;
-use exuvia_storage::nearest;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 
-/// What a CRD goes by.
+/// The names of a CRD.
 struct Known<'a> {
     name: String,
     others: Vec<&'a str>,
@@ -27,12 +27,12 @@ pub(super) fn no_such_crd(name: &str, all: &[CustomResourceDefinition]) -> Strin
         })
         .collect();
     match meant_of(name, &known) {
-        Some(meant) => format!("there is no CRD named {name}: did you mean {meant}?"),
-        None => format!("there is no CRD named {name}: see `exuvia plan` for what there is"),
+        Some(meant) => format!("CRD {name:?} not found: did you mean {meant}?"),
+        None => format!("CRD {name:?} not found: `exuvia plan` shows all CRDs of the cluster"),
     }
 }
 
-/// The CRDs that may be meant by a name that nothing has, joined by "or".
+/// The CRDs that may be meant by a name that was not found, joined by "or".
 pub(super) fn meant(name: &str, all: &[Definition]) -> Option<String> {
     let known: Vec<Known<'_>> = all
         .iter()

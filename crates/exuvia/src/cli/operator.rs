@@ -1,4 +1,4 @@
-//! `exuvia operator`: its settings, and how its parts are put together.
+//! `exuvia operator`: its flags, and how its parts are put together.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -6,49 +6,46 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use exuvia_api::{defaults, limits};
 use exuvia_runtime::{
     Claim, Events, Health, LeaseSettings, LogFormat, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
     elect, serve, start_logging,
 };
-use exuvia_storage::servers::api_server;
 use exuvia_storage::{ControllerSettings, OptIn, OptInLabel, Options, StorageController};
 use exuvia_write::Writer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
+use super::args::{OPERATOR_NAME, opt_in_label};
 use super::cluster;
-use super::values::{NO_SETTLE, crd, duration, group};
+use super::values::{NO_SETTLE, api_server, crd, duration, group, number, pause};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
 pub struct OperatorArgs {
-    /// Migrate stored objects of CRDs that have opted in, and what `StorageMigration`s ask for
+    /// Migrate the stored objects of CRDs that have opted in, and carry out every `StorageMigration`
     #[arg(long, env = "ENABLE_STORAGE_MIGRATION", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enable_storage_migration: bool,
-    /// Groups whose labelled CRDs are managed; `example.com` also stands for `a.example.com`, `*` for all
+    /// API groups whose labelled CRDs are managed; `example.com` includes `a.example.com`, `*` means all
     #[arg(
         long,
         env = "EXUVIA_GROUPS",
         value_delimiter = ',',
         value_parser = group,
-        default_value = "exuvia.dev"
+        default_value = exuvia_api::GROUP
     )]
     pub groups: Vec<String>,
-    /// Only these CRDs are managed, by name; they must be labelled, too. The groups do not matter then
+    /// CRDs by name: only these are managed, whatever their group; they also need the label
     #[arg(long, env = "EXUVIA_CRDS", value_delimiter = ',', value_parser = crd, value_name = "NAMES")]
     pub crds: Vec<String>,
     /// The label by which a CRD opts in, as key or key=value
-    #[arg(
-        long,
-        env = "EXUVIA_OPT_IN_LABEL",
-        default_value = "exuvia.dev/auto-migrate-storage-version=true"
-    )]
+    #[arg(long, env = "EXUVIA_OPT_IN_LABEL", default_value_t, value_parser = opt_in_label)]
     pub opt_in_label: OptInLabel,
-    /// How long after a CRD change no API server can be behind any more; a `StorageMigration` may say otherwise
-    #[arg(long, env = "EXUVIA_SETTLE", default_value = "60s", value_parser = duration)]
+    /// How long after a CRD change an API server may still store at the old version; a `StorageMigration` can override it
+    #[arg(long, env = "EXUVIA_SETTLE", default_value = defaults::SETTLE, value_parser = duration, allow_hyphen_values = true)]
     pub settle: Duration,
-    /// An API server to ask itself whether it is behind, beside those that the cluster lists (repeatable)
+    /// API servers to ask directly whether they are behind, in addition to those that the cluster lists (repeatable)
     #[arg(
         long = "apiserver",
         env = "EXUVIA_APISERVERS",
@@ -57,50 +54,52 @@ pub struct OperatorArgs {
         value_name = "URL"
     )]
     pub api_servers: Vec<http::Uri>,
-    /// Look for ownerReferences at old versions, without which no version is called droppable: at every object in the
-    /// cluster, after each migration, which takes the right to list everything, Secrets included
+    /// Look for ownerReferences at old versions on every object in the cluster after each migration. Without it no version
+    /// is reported as droppable. It needs the right to list everything, including Secrets
     #[arg(long, env = "EXUVIA_LOOK_AT_REFERENCES", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub look_at_references: bool,
-    /// Objects in work at once per migration, at most; a `StorageMigration` may say otherwise
-    #[arg(long, env = "EXUVIA_MAX_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// How many objects a migration processes at once, at most; a `StorageMigration` can override it
+    #[arg(long, env = "EXUVIA_MAX_CONCURRENCY", default_value_t = defaults::MAX_CONCURRENCY, value_parser = number::<u16>(limits::MAX_CONCURRENCY), allow_negative_numbers = true)]
     pub max_concurrency: u16,
-    /// Requests per second per migration, at most; a `StorageMigration` may say otherwise
-    #[arg(long, env = "EXUVIA_QPS", value_parser = clap::value_parser!(u32).range(1..))]
+    /// How many objects a migration processes per second, at most; an object may take more than one request. A
+    /// `StorageMigration` can override it
+    #[arg(long, env = "EXUVIA_QPS", value_parser = number::<u32>(limits::QPS), allow_negative_numbers = true)]
     pub qps: Option<u32>,
-    /// Objects per page of a list
-    #[arg(long, env = "EXUVIA_PAGE_SIZE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    /// How many objects a list request returns, at most
+    #[arg(long, env = "EXUVIA_PAGE_SIZE", default_value_t = defaults::PAGE_SIZE, value_parser = number::<u32>(limits::PAGE_SIZE), allow_negative_numbers = true)]
     pub page_size: u32,
-    /// Migrations in work at once; those that wait do not count
-    #[arg(long, env = "EXUVIA_CONCURRENT_MIGRATIONS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// How many migrations run at once; waiting ones do not count
+    #[arg(long, env = "EXUVIA_CONCURRENT_MIGRATIONS", default_value_t = 2, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
     pub concurrent_migrations: u16,
-    /// The longest pause between two tries of a migration that is stalled
-    #[arg(long, env = "EXUVIA_MAX_BACKOFF", default_value = "5m", value_parser = pause)]
+    /// The longest pause between two tries of a stalled migration
+    #[arg(long, env = "EXUVIA_MAX_BACKOFF", default_value = "5m", value_parser = pause, allow_hyphen_values = true)]
     pub max_backoff: Duration,
-    /// Write only while holding a Lease, so that of several replicas one works
+    /// Write only while holding a Lease, so that only one replica works at a time
     #[arg(long, env = "EXUVIA_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub leader_elect: bool,
     /// The Lease's name
-    #[arg(long, env = "EXUVIA_LEASE_NAME", default_value = "exuvia")]
+    #[arg(long, env = "EXUVIA_LEASE_NAME", default_value = OPERATOR_NAME)]
     pub lease_name: String,
-    /// The Lease's namespace [default: the pod's, or that of the kubeconfig's context]
+    /// The Lease's namespace [default: the pod's namespace, or the namespace of the kubeconfig's context]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
-    /// How long the Lease is good for after a renewal
-    #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = "15s", value_parser = pause)]
+    /// How long the Lease is valid after a renewal: a leader that stops answering is replaced after this time
+    #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = "15s", value_parser = pause, allow_hyphen_values = true)]
     pub lease_duration: Duration,
-    /// Where /metrics, /livez, /readyz and /log-level are served
+    /// The address and port that serve /metrics, /livez, /readyz and /log-level
     #[arg(long, env = "EXUVIA_LISTEN", default_value = "[::]:8080")]
     pub listen: String,
-    /// How log lines look
+    /// The format of log lines
     #[arg(long, env = "EXUVIA_LOG_FORMAT", value_enum, default_value_t)]
-    pub log_format: LogFormatArg,
-    /// What is logged: error, warn, info, debug, trace, or directives; PUT /log-level changes it at run time
+    pub log_format: LogFormat,
+    /// The log level: error, warn, info, debug, trace, or directives such as `info,exuvia_storage=debug`; PUT /log-level
+    /// changes it at run time
     #[arg(long, env = "EXUVIA_LOG_LEVEL", default_value = "info")]
     pub log_level: String,
-    /// How long migrations may take to stop when the operator is told to
-    #[arg(long, env = "EXUVIA_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration)]
+    /// How long running migrations may take to stop when the operator is told to stop
+    #[arg(long, env = "EXUVIA_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration, allow_hyphen_values = true)]
     pub shutdown_grace: Duration,
-    /// The pod's name, as it shows in the Lease and in events [default: the host's name]
+    /// The pod's name, as shown in the Lease and in events [default: the host's name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub pod_name: Option<String>,
     /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
@@ -111,41 +110,23 @@ pub struct OperatorArgs {
     pub context: Option<String>,
 }
 
-/// `--log-format`.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum LogFormatArg {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
-/// A duration by which requests are spaced: with next to none the operator would never let go of the API server.
-fn pause(text: &str) -> anyhow::Result<Duration> {
-    let given = duration(text)?;
-    anyhow::ensure!(
-        given >= Duration::from_millis(100),
-        "too short: give 100ms or more"
-    );
-    Ok(given)
-}
-
-/// A connection on which an answer takes longer is dead: the API server itself gives up after a minute. A watch may be
+/// A connection on which an answer takes longer is dead: the API server itself gives up after a minute. A watch may stay
 /// silent for longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(65);
 
 /// Runs until a signal says to stop.
 pub(super) fn run(args: &OperatorArgs) -> anyhow::Result<ExitCode> {
-    let format = match args.log_format {
-        LogFormatArg::Text => LogFormat::Text,
-        LogFormatArg::Json => LogFormat::Json,
-    };
-    let log_level = start_logging(format, &args.log_level)?;
+    let log_level = start_logging(args.log_format, &args.log_level).map_err(|error| match error {
+        exuvia_runtime::Error::LogLevel { given } => anyhow::anyhow!(
+            "invalid --log-level {given:?}: expected error, warn, info, debug or trace, or directives such as \
+             exuvia=debug,hyper=info"
+        ),
+        other => other.into(),
+    })?;
     if args.settle.is_zero() {
         tracing::warn!("{NO_SETTLE}");
     }
-    // Work is waiting for the API server: two threads are plenty, and each costs memory.
+    // Most of the work is waiting for the API server: two threads are enough, and each costs memory.
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -180,7 +161,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     let mut answering = config.clone();
     answering.read_timeout = Some(ANSWER_WITHIN);
     let client = writer.connect(answering)?;
-    // Connections of its own: a renewal must not wait for one that a sweep has left for dead.
+    // Separate connections: a renewal must not wait for a dead connection that a sweep uses.
     let leasing = ungated.connect(config.clone())?;
     let events = Events::new(client.clone(), writer.clone(), identity.clone());
 
@@ -217,11 +198,11 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         "operator starts"
     );
 
-    // First the work ends, then the claim is given up, then nobody needs to be told any more.
+    // First the work ends, then the Lease is released, then the HTTP server stops.
     let (work_ended, mut may_release) = watch::channel(false);
     let (_lease_released, mut may_close) = watch::channel(());
     tokio::spawn(serve(listener, health, metrics, log_level, async move {
-        let _ = may_close.changed().await; // fails when the sender goes, and that is the sign
+        let _ = may_close.changed().await; // fails when the sender is dropped, and that is the signal
     }));
     let (alive, election_ended) = oneshot::channel::<Infallible>();
     let electing = args.leader_elect.then(|| {
@@ -235,7 +216,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             let _ = may_release.wait_for(|ended| *ended).await;
         });
         tokio::spawn(async move {
-            let _alive = alive; // dropped however it ends, also by a panic
+            let _alive = alive; // dropped however the task ends, also by a panic
             electing.await;
         })
     });
@@ -245,15 +226,18 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             let name = tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
-                // Without it this process would never lead again, and say that all is well.
+                // Without leader election this process would never lead again, and still look healthy.
                 _ = election_ended, if elects => "the end of the leader election",
             };
-            tracing::info!(because_of = name, "operator stops: objects in work are finished");
+            tracing::info!(
+                because_of = name,
+                "operator stops: finishing the objects in progress"
+            );
         })
         .await;
     work_ended.send_replace(true);
     if let Some(electing) = electing {
-        electing.await.context("the leader election broke down")?;
+        electing.await.context("leader election failed")?;
     }
     tracing::info!("operator has stopped");
     Ok(())
@@ -279,8 +263,8 @@ fn storage_settings(args: &OperatorArgs, operator: String) -> ControllerSettings
     }
 }
 
-/// Who holds the Lease: the pod, and which start of it, so that a restarted one does not take the dead one's claim for its
-/// own.
+/// Who holds the Lease: the pod, and a random number for this start of it, so that a restarted pod does not take the Lease
+/// of its predecessor for its own.
 fn identity(pod: Option<&str>) -> String {
     use std::hash::{BuildHasher, RandomState};
     let host = || {

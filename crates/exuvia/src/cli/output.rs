@@ -4,6 +4,8 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use k8s_openapi::jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::table::{Column, Row, Table, screen_width};
@@ -44,7 +46,7 @@ impl Format {
     }
 }
 
-/// Writes to standard output. A reader that has gone away (`| head -1`) has seen enough: no error, and no panic.
+/// Writes to standard output. If the reader has gone away (`| head -1`), that is neither an error nor a panic.
 pub(super) fn say(text: &str) -> anyhow::Result<()> {
     say_while_read(text).map(drop)
 }
@@ -58,12 +60,34 @@ pub(super) fn say_while_read(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// A time by the second: what is below it tells nobody anything.
+/// Ends when the reader of standard output has gone away; never where it is a file.
+pub(super) async fn reader_gone() {
+    let (gone, is_gone) = tokio::sync::oneshot::channel();
+    // A thread of the runtime would be waited for at the end.
+    std::thread::spawn(move || {
+        let stdout = std::io::stdout();
+        let mut watched = [PollFd::new(&stdout, PollFlags::empty())]; // that it is closed is told in any case
+        let polled = loop {
+            match poll(&mut watched, None) {
+                Err(Errno::INTR) => {}
+                polled => break polled,
+            }
+        };
+        if polled.is_ok() {
+            let _ = gone.send(()); // fails if the command has ended otherwise
+        }
+    });
+    if is_gone.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// A time in whole seconds.
 pub(super) fn seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Writes a line to standard error. Who does not listen there any more misses it; `eprintln!` would panic.
+/// Writes a line to standard error. If it is closed, the line is lost; `eprintln!` would panic.
 pub(crate) fn remark(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

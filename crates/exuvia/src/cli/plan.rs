@@ -27,7 +27,7 @@ use self::line::{Line, Shown};
 use self::rights::{Wanted, explained};
 use self::round::{Round, columns, notes_on_rights};
 use super::args::{ClusterArgs, StatusArgs};
-use super::bars::{Tally, tally};
+use super::bars::{CrdProgress, crd_progress};
 use super::cluster::{Cluster, contexts};
 use super::output::{Format, remark};
 use super::table::{Table, paragraph, screen_width};
@@ -60,7 +60,7 @@ pub(super) async fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if args.watch {
         return watch::run(&targets, args).await;
     }
-    let round = Round::look(&targets, args, args.several(), &tally()).await?;
+    let round = Round::look(&targets, args, args.several(), &crd_progress()).await?;
     let screen = screen_width();
     args.output
         .format()
@@ -100,7 +100,7 @@ async fn targets(args: &PlanArgs) -> anyhow::Result<Vec<Target>> {
     }
     if chosen.is_empty() {
         if args.all_contexts {
-            bail!("the kubeconfig has no context: --all-contexts needs one at least");
+            bail!("--all-contexts needs a context, but the kubeconfig has none: give another --kubeconfig");
         }
         chosen.push(None);
     }
@@ -120,8 +120,8 @@ async fn targets(args: &PlanArgs) -> anyhow::Result<Vec<Target>> {
 /// Why a selection of CRDs is empty.
 pub(super) fn no_crds(groups: &[String]) -> String {
     match groups {
-        [] => "there is no CRD in this cluster".to_owned(),
-        groups => format!("there is no CRD in group {}", groups.join(", ")),
+        [] => "this cluster has no CRDs".to_owned(),
+        groups => format!("this cluster has no CRDs in group {}", groups.join(", ")),
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
         .into_iter()
         .filter(|crd| args.names.is_empty() || args.names.contains(&crd.name_any()))
         .collect();
-    let lines = lines(&cluster.client, chosen, true, &migrations, &tally()).await;
+    let lines = lines(&cluster.client, chosen, true, &migrations, &crd_progress()).await;
     notes.extend(notes_on_rights(&lines));
     args.cluster.output.print(&lines, || {
         if lines.is_empty() {
@@ -172,7 +172,7 @@ pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definit
     Ok(crds(cluster).await?.iter().map(Definition::read).collect())
 }
 
-/// All CRDs for somebody who will want to list what they define: a right that is missing is named with the others.
+/// All CRDs, for a caller who lists their objects next: if a right is missing, all that will be needed are named.
 async fn crds_for(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Vec<CustomResourceDefinition>> {
     match list(client).await {
         Ok(crds) => Ok(crds),
@@ -184,10 +184,11 @@ async fn list(client: &Client) -> Result<Vec<CustomResourceDefinition>, kube::Er
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let all = ListParams::default();
     let list = RetryPolicy::default().read(|| crds.list(&all)).await?;
+    tracing::debug!(crds = list.items.len(), "listed CRDs");
     Ok(list.items)
 }
 
-/// What `StorageMigration`s say, by CRD, where they are installed and wanted; and what there is to say if they cannot be read.
+/// What `StorageMigration`s say, by CRD, where they are installed and wanted; and a note if they cannot be read.
 async fn migrations_among(
     client: &Client,
     crds: &[CustomResourceDefinition],
@@ -219,16 +220,16 @@ async fn lines(
     crds: Vec<CustomResourceDefinition>,
     look: bool,
     migrations: &[(String, Migration)],
-    tally: &Tally,
+    progress: &CrdProgress,
 ) -> Vec<Line> {
-    tally.found(crds.len());
+    progress.found(crds.len());
     let lines = stream::iter(crds).map(|crd| async move {
         let migration = migrations
             .iter()
             .find(|(resource, _)| *resource == crd.name_any());
         let migration = migration.map(|(_, migration)| migration.clone());
         let line = Line::read(client, &crd, look, migration).await;
-        tally.done();
+        progress.done();
         line
     });
     lines.buffered(AT_ONCE).collect().await

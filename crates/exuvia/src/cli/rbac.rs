@@ -1,17 +1,15 @@
-//! `exuvia rbac`: the rights that the operator needs for the CRDs of a cluster, each rule with its reason.
+//! `exuvia rbac`: prints the rights that the operator needs for the CRDs of a cluster, each rule with its reason.
 
 use anyhow::Context;
-use exuvia_storage::rbac::{Crd, Holder, Manifest, Scope, manifests};
-use exuvia_storage::{OptIn, definition::Definition};
-use serde_json::{Value, json};
+use exuvia_runtime::rights::{self, Holder, Manifest, Rule, manifests};
+use exuvia_storage::rbac::{Crd, Scope};
+use exuvia_storage::{OptIn, StorageController, definition::Definition};
+use serde_json::json;
 
 use super::args::{ClusterArgs, ManifestFormat, RbacArgs};
 use super::cluster::Cluster;
 use super::output::{Format, remark, say};
 use super::plan::definitions;
-
-/// How wide comments are.
-const WIDTH: usize = 110;
 
 pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
     let scope = Scope {
@@ -27,9 +25,10 @@ pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
         name: args.name.clone(),
         namespace: args.namespace.clone(),
         service_account: args.service_account.clone().unwrap_or(args.name.clone()),
-        lease: args.lease_name.clone().unwrap_or(args.name.clone()),
     };
-    let manifests = manifests(&scope, &holder);
+    let lease = args.lease_name.as_ref().unwrap_or(&args.name);
+    let rules = rights::operator(Some(lease), [StorageController::rights(&scope)]);
+    let manifests = manifests(&rules, &holder);
     say(&match args.output {
         ManifestFormat::Json => {
             let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests});
@@ -42,7 +41,7 @@ pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
     })
 }
 
-/// CRDs that were named need no cluster: their rules may be wanted before they are installed.
+/// CRDs that are named need no cluster: people may want the rules before they install the CRDs.
 fn named(args: &RbacArgs) -> Scope {
     let crds = args.crds.iter().cloned();
     if args.group_wildcards {
@@ -55,7 +54,7 @@ fn named(args: &RbacArgs) -> Scope {
     }
 }
 
-/// Those that have opted in, as the operator would find them.
+/// The CRDs that have opted in, as the operator would find them.
 async fn found(args: &RbacArgs) -> anyhow::Result<Scope> {
     let cluster = Cluster::connect(&ClusterArgs {
         kubeconfig: args.kubeconfig.clone(),
@@ -108,72 +107,21 @@ fn nothing_found(opt_in: &OptIn) -> String {
     };
     let label = &opt_in.label;
     format!(
-        "no CRD{of} has the label {label}, so these rules let the operator migrate nothing: label one with \
-         `kubectl label crd NAME {label}`, or name CRDs with --crds, and run this again"
+        "no CRD{of} has the label {label}, so the operator may migrate nothing with these rules: label one with \
+         `kubectl label crd NAME {label}`, or name CRDs with --crds, and run the command again"
     )
 }
 
-/// A document with a comment above each rule, which has one line for each field.
+/// A document with a comment above each rule.
 fn yaml(manifest: &Manifest) -> anyhow::Result<String> {
     let mut object = serde_json::to_value(manifest)?;
-    let rules = object
-        .as_object_mut()
-        .and_then(|fields| fields.remove("rules"))
-        .unwrap_or(Value::Null);
-    let mut text = serde_saphyr::to_string(&object).context("cannot be written as YAML")?;
-    for (index, (rule, why)) in rules
-        .as_array()
-        .into_iter()
-        .flatten()
-        .zip(&manifest.why)
-        .enumerate()
-    {
-        if index == 0 {
-            text.push_str("rules:\n");
-        }
-        for line in wrap(why, WIDTH) {
-            text.push_str(&format!("# {line}\n"));
-        }
-        let fields = [
-            "apiGroups",
-            "resources",
-            "resourceNames",
-            "nonResourceURLs",
-            "verbs",
-        ];
-        let fields = fields.iter().filter_map(|name| Some((name, rule.get(name)?)));
-        for (index, (name, value)) in fields.enumerate() {
-            text.push_str(&format!(
-                "{} {name}: {value}\n",
-                if index == 0 { "-" } else { " " }
-            ));
-        }
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("rules");
+    }
+    let mut text = serde_saphyr::to_string(&object).context("failed to write YAML")?;
+    if !manifest.rules.is_empty() {
+        text.push_str("rules:\n");
+        text.extend(manifest.rules.iter().map(Rule::to_yaml));
     }
     Ok(text)
-}
-
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is always one line");
-        if last.is_empty() {
-            last.push_str(word);
-        } else if last.len() + 1 + word.len() <= width {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn comments_wrap_between_words() {
-        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
-    }
 }

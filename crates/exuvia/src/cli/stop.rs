@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: what is in work is finished, one sentence says so, and the exit code tells which it was.
+//! SIGINT and SIGTERM: objects in work are finished, one sentence says so, and the exit code tells which signal it was.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::output::remark;
 /// Ended by a signal before it was done.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    /// As a shell would say it: 128 and the signal's number.
+    /// As a shell has it: 128 plus the signal's number.
     pub(super) code: u8,
     what: String,
 }
@@ -40,12 +40,12 @@ impl Stop {
             code.store(128 + number, Ordering::Relaxed);
             remark(&format!(
                 "stopping because of {name}: objects in work are finished, nothing else is begun; run the same command again to \
-                 go on, what is done is not done twice"
+                 continue where it stopped"
             ));
             control.cancel();
             let (name, number) = signals.next().await;
             remark(&format!(
-                "ended at once because of a second {name}; run the same command again to go on"
+                "ended at once because of a second {name}; run the same command again to continue"
             ));
             std::process::exit((128 + number).into());
         });
@@ -67,19 +67,22 @@ impl Stop {
     }
 }
 
-/// Does work that writes nothing, and says so if SIGTERM ends it.
-pub(super) async fn unless_terminated<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut terminated = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+/// Does work that writes nothing, and says so if a signal ends it.
+pub(super) async fn unless_stopped<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut signals = Signals::new()?;
     tokio::select! {
         done = work => done,
-        _ = terminated.recv() => Err(Stopped {
-            code: 143,
-            what: "stopped by SIGTERM before it was done; nothing was written, run the same command again".to_owned(),
-        }.into()),
+        (name, number) = signals.next() => {
+            let what = match name {
+                "SIGINT" => "interrupted; nothing was written".to_owned(),
+                name => format!("stopped by {name}; nothing was written"),
+            };
+            Err(Stopped { code: 128 + number, what }.into())
+        }
     }
 }
 
-/// How the error shall end the process, if a signal is to blame.
+/// The exit code, if the error is that a signal came.
 pub(super) fn exit_code(error: &anyhow::Error) -> Option<ExitCode> {
     error
         .downcast_ref()

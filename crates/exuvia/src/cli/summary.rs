@@ -1,26 +1,27 @@
-//! How a migration ended, for people and for machines, and what there is to do next.
+//! How a migration ended, for people and for machines, and what to do next.
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Verdict, left_behind};
 use exuvia_storage::loss::Tense;
 use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
-use exuvia_storage::{Audience, End, Losses, Obstacle, Owners, Report, Verified};
+use exuvia_storage::{Audience, End, Losses, MigrationReport, Obstacle, Owners, Verified, VerifiedBy};
 use serde::Serialize;
 
+use super::args::ClusterArgs;
 use super::output::count;
 use super::references;
 use super::verdicts;
 
-/// So many objects that were not done are shown to people.
+/// How many objects that were not done are shown to people.
 const FAILURES_SHOWN: usize = 10;
 
-/// A report with what there is to do next.
+/// A report, and what to do next.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
     #[serde(flatten)]
-    pub(super) report: Report,
+    pub(super) report: MigrationReport,
     /// What is on record in the CRD about its bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) record: Option<Record>,
@@ -45,7 +46,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(report: Report, record: Option<&Record>) -> Self {
+    pub(super) fn of(report: MigrationReport, record: Option<&Record>) -> Self {
         Self {
             record: record.cloned(),
             report,
@@ -58,8 +59,8 @@ impl Summary {
         }
     }
 
-    /// Takes note of versions that should be shed, or that the CRD no longer has, and that entries still name. Nothing was to
-    /// be moved if the caller `keeps` them.
+    /// Finds versions that should be shed, or that the CRD no longer has, and that entries still name. None if the caller
+    /// `keeps` entries.
     pub(super) fn unshed(mut self, keeps: bool) -> Self {
         let (Some(definition), Some(owners)) = (&self.definition, &self.owners) else {
             return self;
@@ -89,8 +90,21 @@ impl Summary {
         old.unwrap_or_default().len() == self.old_versions.len() && Answer::of_all(answers) == Answer::Yes
     }
 
-    /// Says what there is to do next.
-    pub(super) fn conclude(&mut self) {
+    /// Says what to do next, on the cluster that was named.
+    pub(super) fn conclude(&mut self, cluster: &ClusterArgs) {
+        self.find_next();
+        for command in &mut self.next {
+            *command = cluster.in_commands(command);
+        }
+        for verdict in &mut self.old_versions {
+            cluster.in_verdict(verdict);
+        }
+        if let End::Stalled { message, .. } = &mut self.report.end {
+            *message = cluster.in_commands(message);
+        }
+    }
+
+    fn find_next(&mut self) {
         let name = &self.report.resource;
         let unknown = self
             .old_versions
@@ -105,11 +119,14 @@ impl Summary {
                 vec![format!("exuvia storage migrate {name} --patrol")]
             }
             (End::Migrated | End::Clean, Some(_)) => ask.collect(),
+            (End::Cancelled, _) if self.report.stored_before != self.report.stored_after => {
+                vec![format!("exuvia storage migrate {name} --patrol")]
+            }
             _ => Vec::new(),
         };
     }
 
-    /// For people: one line on how it ended, and what there is to know below it.
+    /// For people: one line on how it ended, and details below it.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.report.resource, self.end());
         let verdicts: Vec<String> = self.old_versions.iter().flat_map(verdicts::lines).collect();
@@ -148,12 +165,11 @@ impl Summary {
             },
             End::Gone => "the CRD is gone".to_owned(),
             End::Cancelled if report.stored_before != report.stored_after => format!(
-                "stopped after storedVersions was trimmed to {}, before the patrol; to go on: exuvia storage migrate {} --patrol",
-                report.stored_after.join(", "),
-                report.resource
+                "stopped after storedVersions was trimmed to {}, before the patrol",
+                report.stored_after.join(", ")
             ),
             End::Cancelled => "stopped, nothing was trimmed".to_owned(),
-            End::Unfinished => "it did not come to an end".to_owned(),
+            End::Unfinished => "not finished".to_owned(),
             End::WouldMigrate if report.stored_before.is_empty() => {
                 "would rewrite its objects and verify that".to_owned()
             }
@@ -181,7 +197,7 @@ impl Summary {
         }
     }
 
-    /// Unless references of others were.
+    /// Unless ownerReferences were moved.
     fn nothing_written(&self) -> &'static str {
         let moved = self.owner_references.as_ref();
         if moved.is_some_and(|moved| !moved.dry_run && moved.moved > 0) {
@@ -197,7 +213,7 @@ impl Summary {
             let converts = |definition: &Definition| definition.webhook_conversion;
             let is_unseen =
                 self.report.end == End::WouldMigrate && self.definition.as_ref().is_some_and(converts);
-            let said = "contents were not compared: a conversion webhook converts them, and what it drops is its own promise";
+            let said = "contents were not compared: a conversion webhook converts them, and only its author knows what it drops";
             return if is_unseen {
                 vec![said.to_owned()]
             } else {
@@ -260,22 +276,31 @@ impl Summary {
             .map(|why| format!("; in full, because {why}"))
             .unwrap_or_default();
         match report.verified.filter(|_| report.verify.done() > 0) {
-            Some(Verified::Proof) => lines.push(
-                "verified: by resourceVersions, as every API server was asked itself, and by patching the rest and a sample"
-                    .to_owned(),
-            ),
-            Some(Verified::Full) if changed => {
-                lines.push(format!("verified: every object was patched once more{why}"));
+            Some(Verified::Proof) => {
+                let VerifiedBy {
+                    resource_version,
+                    patch,
+                    api_servers,
+                } = report.verified_by;
+                let servers = match api_servers {
+                    1 => "the only API server confirmed".to_owned(),
+                    servers => format!("all {servers} API servers confirmed"),
+                };
+                lines.push(format!(
+                    "verified: {resource_version} by resourceVersion ({servers}), {patch} by re-patching"
+                ));
             }
             Some(Verified::Full) => {
-                lines.push(format!("verified: every object was patched once more, and none changed{why}"));
+                let none = if changed { "" } else { ", none changed" };
+                let patched = report.verified_by.patch;
+                lines.push(format!("verified: {patched} by re-patching{none}{why}"));
             }
             None => {}
         }
         lines
     }
 
-    /// What was out of the ordinary.
+    /// What was unusual.
     fn found(&self) -> Vec<String> {
         let report = &self.report;
         let mut lines = Vec::new();

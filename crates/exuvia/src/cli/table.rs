@@ -1,4 +1,4 @@
-//! Tables that stay readable on a narrow screen: what is a sentence goes below its row, and nothing is cut off.
+//! Tables that stay readable on a narrow screen: sentences go below their row, and nothing is cut off.
 
 use std::io::IsTerminal;
 
@@ -10,7 +10,7 @@ const NARROWEST: usize = 8;
 /// A sentence that is longer than this is not lined up with others.
 const LONG_SENTENCE: usize = 60;
 
-/// How far lines that belong to a row are set in.
+/// How far lines below a row are indented.
 const INDENT: usize = 2;
 
 /// A space at which no line is broken.
@@ -36,7 +36,7 @@ pub(super) enum Part {
     Command(String),
 }
 
-/// A row: one cell per column, and what stands below it at any width.
+/// A row: one cell per column, and lines that are below it at any width.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub(super) cells: Vec<Vec<Part>>,
@@ -196,7 +196,7 @@ pub(super) fn paragraph(text: &str, screen: Option<usize>) -> String {
     wrap(&plain(text), 0, screen)
 }
 
-/// How wide standard output is: as wide as the terminal, or as `COLUMNS` says where there is none; `None`: as wide as need be.
+/// How wide standard output is: as wide as the terminal, else as `COLUMNS` says; `None`: without limit.
 pub(super) fn screen_width() -> Option<usize> {
     let stdout = std::io::stdout();
     let of_terminal = stdout
@@ -228,7 +228,7 @@ fn total(widths: &[usize]) -> usize {
     widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
 }
 
-/// Takes from the widest column until all fit, or none can give any more.
+/// Makes the widest column narrower until all fit, or until none can be made narrower.
 fn shrink(widths: &mut [usize], screen: usize) {
     while total(widths) > screen {
         let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROWEST) else {
@@ -293,7 +293,7 @@ fn pieces(cell: &str, width: usize) -> Vec<String> {
     pieces
 }
 
-/// A cell that has gone below its row. One with nothing to say has no line.
+/// A cell that was moved below its row. An empty one has no line.
 fn below(label: &str, parts: &[Part], screen: Option<usize>) -> String {
     let said = |part: &&Part| !matches!(part.as_str(), "" | "-");
     let mut text = String::new();

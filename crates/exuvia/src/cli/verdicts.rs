@@ -1,10 +1,10 @@
-//! What becomes of old versions at the end of `exuvia storage migrate`: each is droppable, or held, or nobody knows yet.
+//! The verdicts at the end of `exuvia storage migrate`: each old version is droppable, held, or not known.
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Holds, Look, Looked, Question, Seen, Verdict, left_behind, look};
 use exuvia_storage::record::Record;
 use exuvia_storage::{Audience, End};
-use exuvia_write::RetryPolicy;
+use exuvia_write::{Redacted, RetryPolicy, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 
@@ -34,7 +34,7 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
         }
         let why_not = match &summary.report.end {
             End::Migrated | End::Clean => None,
-            End::Stalled { reason, .. } => Some(format!("this run stalled ({reason})")),
+            End::Stalled { reason, .. } => Some(redacted!("this run stalled ({})", *reason)),
             End::Unfinished | End::WouldMigrate | End::Gone | End::Cancelled => continue,
         };
         let crd = match why_not {
@@ -63,7 +63,7 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
     let references = args.owner_references || args.require_droppable;
     let what = Look {
         references,
-        servers: servers(cluster, &args.api_servers).await,
+        servers: Some(servers(cluster, &args.api_servers)),
         ..Look::default()
     };
     let verdicts = look(&cluster.client, &questions, &what, &looking()).await;
@@ -75,17 +75,17 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
     }
 }
 
-async fn read(cluster: &Cluster, name: &str) -> Result<CustomResourceDefinition, String> {
+async fn read(cluster: &Cluster, name: &str) -> Result<CustomResourceDefinition, Redacted> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let read = RetryPolicy::default().read(|| crds.get(name)).await;
     read.map_err(|error| {
-        let why = exuvia_storage::redact(&exuvia_write::brief(&error));
-        format!("the CRD cannot be read again: {why}")
+        let why = Redacted::from_server(&exuvia_write::brief(&error));
+        redacted!("the CRD cannot be read again: {}", why)
     })
 }
 
-/// The verdict on a version of a CRD whose migration did not come to its end: nothing more is asked of the server.
-fn unlooked(definition: &Definition, record: Option<&Record>, version: &str, why: &str) -> Verdict {
+/// The verdict on a version of a CRD whose migration did not finish: the server is not asked again.
+fn unlooked(definition: &Definition, record: Option<&Record>, version: &str, why: &Redacted) -> Verdict {
     let stays = |served: &&str| *served != version;
     let served_after: Vec<String> = definition.served().filter(stays).map(str::to_owned).collect();
     let seen = Seen {

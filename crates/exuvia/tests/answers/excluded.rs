@@ -42,7 +42,7 @@ async fn an_excluded_crd_is_left_alone_unless_it_is_asked_for_twice() {
 
     let named = migrate(control_plane, &[&no.crd_name()]).await;
     let error = text(&named.stderr);
-    assert_eq!(named.status.code(), Some(1), "{error}");
+    assert_eq!(named.status.code(), Some(2), "{error}");
     assert!(
         error.contains("the vendor migrates it") && error.contains("--include-excluded"),
         "{error}"
@@ -76,7 +76,7 @@ async fn an_excluded_crd_is_left_alone_unless_it_is_asked_for_twice() {
 
     let labelled = migrate(control_plane, &["--labelled", "--groups", "no.excluded.io"]).await;
     let error = text(&labelled.stderr);
-    assert_eq!(labelled.status.code(), Some(1), "{error}");
+    assert_eq!(labelled.status.code(), Some(2), "{error}");
     assert!(
         error.contains("excluded by annotation: widgets.no.excluded.io"),
         "{error}"

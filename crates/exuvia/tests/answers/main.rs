@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // tests set up their world
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod advice;
 #[path = "../binary/mod.rs"]
 mod binary;
 mod causes;
@@ -12,30 +13,12 @@ mod excluded;
 mod signals;
 mod slips;
 
-use std::time::Duration;
-
 use exuvia_testenv::Widgets;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::Value;
 
 use crate::binary::{admin, exuvia, flipped, json_of, migrate, printed, text};
 
-/// Waits for a condition for a minute at most.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "waited for: {what}");
-}
-
 async fn merge_crd(client: &Client, widgets: &Widgets, patch: Value) {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    crds.patch(&widgets.crd_name(), &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
+    widgets.merge_crd(client, patch).await.unwrap();
 }

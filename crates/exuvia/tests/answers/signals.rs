@@ -7,7 +7,7 @@ use exuvia_testenv::proxy::{Match, Rule};
 use http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{flipped, migrate, printed, text};
+use super::{admin, flipped, migrate, printed, text};
 
 /// Starts a command, sends a signal as soon as `is_time` returns, and hands back how it exited and what it printed.
 async fn stopped(
@@ -112,7 +112,34 @@ async fn a_look_that_is_told_to_stop_says_that_nothing_was_written() {
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
     let crd = flipped(&client, "look.answers.io", 1).await.crd_name();
-    for args in [vec!["plan"], vec!["storage", "droppable", &crd, "v1alpha1"]] {
+    let droppable = vec!["storage", "droppable", crd.as_str(), "v1alpha1"];
+    for (args, signal, code, sentence) in [
+        (
+            vec!["plan"],
+            Signal::TERM,
+            143,
+            "stopped by SIGTERM; nothing was written\n",
+        ),
+        (
+            vec!["plan"],
+            Signal::INT,
+            130,
+            "interrupted; nothing was written\n",
+        ),
+        (
+            droppable.clone(),
+            Signal::TERM,
+            143,
+            "stopped by SIGTERM; nothing was written\n",
+        ),
+        (droppable, Signal::INT, 130, "interrupted; nothing was written\n"),
+        (
+            vec!["storage", "migrate", &crd],
+            Signal::INT,
+            130,
+            "interrupted; nothing was written\n",
+        ),
+    ] {
         let proxy = control_plane.proxy().await.unwrap();
         let (reached, mut is_reached) = tokio::sync::mpsc::unbounded_channel();
         let lists = Match::method(Method::GET).resource("customresourcedefinitions");
@@ -136,16 +163,11 @@ async fn a_look_that_is_told_to_stop_says_that_nothing_was_written() {
                 .kubeconfig()
                 .unwrap(),
         );
-        let (code, _, said) = stopped(command, Signal::TERM, async {
+        let (ended, _, said) = stopped(command, signal, async {
             is_reached.recv().await.unwrap();
         })
         .await;
-        assert_eq!(code, Some(143), "{said}");
-        assert!(
-            said.contains("SIGTERM") && said.contains("nothing was written"),
-            "{said}"
-        );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!((ended, said.as_str()), (Some(code), sentence), "{args:?}");
     }
 }
 
@@ -157,7 +179,29 @@ async fn what_is_logged_into_a_pipe_has_no_colours() {
     for verbose in ["-v", "-vv"] {
         let output = migrate(control_plane, &[&crd, verbose]).await;
         let logged = text(&output.stderr);
-        assert!(logged.contains("next step"), "{logged}");
+        assert!(logged.contains("connecting"), "{logged}");
         assert!(!printed(&output).contains('\x1b'), "{logged:?}");
     }
+}
+
+/// Commands that only look log as well, and what they log has no bodies in it.
+#[tokio::test]
+async fn requests_of_a_look_are_logged() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    flipped(&client, "logged.answers.io", 1).await;
+    let plan = ["plan", "--groups", "logged.answers.io"];
+    let logged = text(&admin(control_plane, &[&plan[..], &["-v"]].concat()).await.stderr);
+    assert!(
+        logged.contains("listed CRDs") && logged.contains("widgets.logged.answers.io"),
+        "{logged}"
+    );
+    assert!(!logged.contains("/apis/logged.answers.io"), "{logged}");
+    let logged = text(&admin(control_plane, &[&plan[..], &["-vv"]].concat()).await.stderr);
+    assert!(
+        logged.contains("GET")
+            && logged.contains("/apis/logged.answers.io/v1/widgets")
+            && logged.contains("code=200"),
+        "{logged}"
+    );
 }

@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{admin, exuvia, flipped, migrate, printed, text, until};
+use super::{admin, exuvia, flipped, migrate, printed, text};
 
 #[tokio::test]
 async fn a_misspelt_crd_is_offered_by_every_command_that_takes_one() {
@@ -39,6 +39,30 @@ async fn a_misspelt_crd_is_offered_by_every_command_that_takes_one() {
 }
 
 #[tokio::test]
+async fn a_version_that_nobody_has_used_has_no_users_but_a_dropped_one_may() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    let widgets = flipped(&client, "users.answers.io", 1).await;
+    let crd = widgets.crd_name();
+    let output = admin(control_plane, &["storage", "users", &crd, "v7"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        printed(&output).trim_end(),
+        format!("error: invalid version \"v7\" of {crd}: expected one of v1alpha1, v1")
+    );
+    let output = migrate(control_plane, &[&crd, "--managed-fields", "keep"]).await;
+    assert!(output.status.success(), "{}", printed(&output));
+    widgets.drop_version(&client, "v1alpha1").await.unwrap();
+    let output = admin(control_plane, &["storage", "users", &crd, "v1alpha1"]).await;
+    let said = printed(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("does not have the version v1alpha1") && said.contains("MANAGER"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn what_does_not_go_together_is_refused() {
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
@@ -51,12 +75,12 @@ async fn what_does_not_go_together_is_refused() {
         ),
         (vec![&crd, "--opt-in-label", "a=b"], 2, "cannot be used with"),
         (vec!["--all", "--opt-in-label", "a=b"], 2, "cannot be used with"),
-        (vec![&crd, "--shed", "v1"], 1, "storage version"),
-        (vec![&crd, "--shed", "v1alpha1", "--shed", "v1alpha1"], 1, "twice"),
-        (vec![&crd, "--shed", "v9"], 1, "it has v1alpha1, v1"),
-        (vec!["secrets", "--shed", "v1"], 1, "only a CRD"),
-        (vec![&crd, &crd], 1, "twice"),
-        (vec!["deployments", "deployments.apps"], 1, "twice"),
+        (vec![&crd, "--shed", "v1"], 2, "storage version"),
+        (vec![&crd, "--shed", "v1alpha1", "--shed", "v1alpha1"], 2, "twice"),
+        (vec![&crd, "--shed", "v9"], 2, "it has v1alpha1, v1"),
+        (vec!["secrets", "--shed", "v1"], 2, "only a CRD"),
+        (vec![&crd, &crd], 2, "twice"),
+        (vec!["deployments", "deployments.apps"], 2, "twice"),
     ] {
         let refused = migrate(control_plane, &args).await;
         let error = text(&refused.stderr);

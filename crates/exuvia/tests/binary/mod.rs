@@ -47,9 +47,5 @@ pub(crate) fn json_of(output: &Output) -> Value {
 
 /// Widgets that were created at v1alpha1, and then the storage version was flipped.
 pub(crate) async fn flipped(client: &Client, group: &str, count: usize) -> Widgets {
-    let widgets = Widgets::in_group(group);
-    widgets.install(client, "v1alpha1").await.unwrap();
-    widgets.create(client, "v1alpha1", count).await.unwrap();
-    widgets.flip_storage(client, "v1").await.unwrap();
-    widgets
+    Widgets::flipped(client, group, count).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tenancy: who makes a migration must have the right that the operator will use for it.
+//! Tenancy: a user who creates a migration needs the right that the operator will use for it.
 
 use exuvia_testenv::{Access, ControlPlane};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -17,7 +17,7 @@ fn migration(name: &str, spec: &Value) -> DynamicObject {
     .unwrap()
 }
 
-/// Tries to make a migration, without making it.
+/// Tries to create a migration, with a dry run.
 async fn tried(user: &Access, spec: &Value) -> Result<(), Box<Status>> {
     let params = PostParams {
         dry_run: true,
@@ -33,14 +33,14 @@ async fn tried(user: &Access, spec: &Value) -> Result<(), Box<Status>> {
     }
 }
 
-/// A user who may do anything with migrations, and has these rules besides.
+/// A user who may do anything with migrations, and also has these rules.
 async fn user(control_plane: &ControlPlane, name: &str, rules: &[Value]) -> Access {
     let mut all =
         vec![json!({"apiGroups": ["exuvia.dev"], "resources": ["storagemigrations"], "verbs": ["*"]})];
     all.extend(rules.iter().cloned());
     let user = control_plane.user_with_rules(name, &json!(all)).await.unwrap();
-    // RBAC and the policy both take effect a moment after they are made (PITFALLS A15): until the policy speaks, or
-    // nothing is left to refuse, no answer counts.
+    // RBAC and the policy both take effect a moment after they are created (PITFALLS A15): no answer counts before the
+    // policy refuses, or has nothing to refuse.
     until("the policy denies what nobody may", async || {
         let nobodys = json!({"resource": "nobodys.example.org"});
         matches!(tried(&user, &nobodys).await, Err(status) if status.message.contains("ValidatingAdmissionPolicy"))
@@ -61,7 +61,7 @@ async fn until_allowed(user: &Access, spec: &Value) {
 }
 
 #[tokio::test]
-async fn a_migration_of_what_one_may_not_patch_is_refused_with_the_missing_right() {
+async fn a_migration_is_refused_with_the_missing_right_if_the_user_may_not_patch_the_resource() {
     let control_plane = installed().await;
     let mallory = user(control_plane, "mallory", &[patch("example.com", "gadgets")]).await;
     let refused = tried(&mallory, &json!({"resource": "widgets.example.com"}))
@@ -93,7 +93,7 @@ async fn a_migration_of_what_one_may_not_patch_is_refused_with_the_missing_right
 }
 
 #[tokio::test]
-async fn who_may_patch_the_resource_may_have_it_migrated() {
+async fn a_user_who_may_patch_the_resource_may_create_its_migration() {
     let control_plane = installed().await;
     let rules = [
         patch("a.b.example.com", "widgets"),
@@ -110,9 +110,9 @@ async fn who_may_patch_the_resource_may_have_it_migrated() {
     }
 }
 
-/// The operator shows its token to whatever address it asks.
+/// The operator sends its token to every address that it asks.
 #[tokio::test]
-async fn who_names_api_servers_needs_a_right_of_its_own() {
+async fn naming_api_servers_needs_a_separate_right() {
     let control_plane = installed().await;
     let widgets = patch("example.com", "widgets");
     let spec = json!({"resource": "widgets.example.com", "apiServers": ["https://evil.example.com:443"]});
@@ -175,7 +175,7 @@ async fn the_right_in_one_namespace_is_not_enough() {
 }
 
 #[tokio::test]
-async fn the_status_fallback_takes_the_right_to_patch_status() {
+async fn the_status_fallback_needs_the_right_to_patch_status() {
     let control_plane = installed().await;
     let without = user(
         control_plane,
@@ -207,7 +207,7 @@ async fn the_status_fallback_takes_the_right_to_patch_status() {
 }
 
 #[tokio::test]
-async fn who_may_not_patch_the_resource_may_still_label_a_migration_but_not_change_it() {
+async fn a_user_who_may_not_patch_the_resource_may_label_a_migration_but_not_change_its_spec() {
     let control_plane = installed().await;
     let clerk = user(control_plane, "clerk", &[]).await;
     let admin = migrations(control_plane.client().unwrap());
@@ -235,13 +235,13 @@ async fn who_may_not_patch_the_resource_may_still_label_a_migration_but_not_chan
     );
 }
 
-/// Where the operator lacks a right, the migration that it makes is where it says so.
+/// If the operator lacks a right, it says so in the migration, so it must be able to create one.
 #[tokio::test]
-async fn the_operator_itself_may_make_migrations_of_what_it_may_not_patch() {
+async fn the_operator_may_create_migrations_for_resources_that_it_may_not_patch() {
     let control_plane = installed().await;
     let operator = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
     until_allowed(&operator, &json!({"resource": "gadgets.forbidden.example.com"})).await;
-    // Another account is not meant.
+    // This does not apply to another account.
     let other = control_plane.service_account("default", "exuvia").await.unwrap();
     tried(&other, &json!({"resource": "gadgets.forbidden.example.com"}))
         .await

@@ -38,7 +38,7 @@ async fn a_restricted_namespace_admits_the_pods() {
         dry_run: true,
         ..PostParams::default()
     };
-    // That it is looked at all shows in a pod that asks for more.
+    // A pod that asks for more is refused: the namespace does enforce its level.
     let mut root = pod.clone();
     let context = root.spec.as_mut().unwrap().security_context.as_mut().unwrap();
     context.run_as_non_root = Some(false);
@@ -52,7 +52,7 @@ async fn a_restricted_namespace_admits_the_pods() {
     assert_eq!(context.read_only_root_filesystem, Some(true));
 }
 
-/// Which flow schema the API server found for a request.
+/// Which flow schema the API server used for a request.
 async fn flow_schema(user: &Access, path: &str) -> String {
     let client = user.client().unwrap();
     let request = Request::get(path).body(Body::empty()).unwrap();
@@ -64,7 +64,7 @@ async fn flow_schema(user: &Access, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_operators_requests_have_a_priority_level_of_their_own_and_its_lease_does_not_wait_there() {
+async fn the_operators_requests_have_their_own_priority_level_and_its_lease_does_not_wait_there() {
     let control_plane = installed().await;
     let client = control_plane.client().unwrap();
     let operator = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
@@ -85,7 +85,7 @@ async fn the_operators_requests_have_a_priority_level_of_their_own_and_its_lease
     let elsewhere = lease.replace(NAMESPACE, "default");
     assert_eq!(flow_schema(&operator, &elsewhere).await, own);
     assert_ne!(flow_schema(&other, list).await, own);
-    // Its level is there: otherwise the API server calls the schema dangling.
+    // Its level exists: otherwise the API server would call the schema dangling.
     for name in ["exuvia", "exuvia-leader-election"] {
         until("its level is found", async || {
             let schema = schemas.get(name).await.unwrap();
@@ -102,7 +102,7 @@ async fn the_operators_requests_have_a_priority_level_of_their_own_and_its_lease
 }
 
 #[tokio::test]
-async fn the_operators_account_may_read_migrations_and_nothing_else_of_value() {
+async fn the_operators_account_may_read_migrations_but_not_secrets() {
     let control_plane = installed().await;
     let operator = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
     let client = operator.client().unwrap();
@@ -120,7 +120,7 @@ async fn the_operators_account_may_read_migrations_and_nothing_else_of_value() {
 }
 
 #[tokio::test]
-async fn uninstalling_keeps_the_crd_and_everybodys_migrations_and_installing_again_takes_it_back() {
+async fn uninstalling_keeps_the_crd_and_all_migrations_and_a_new_install_adopts_them() {
     let control_plane = ControlPlane::builder().start().await.unwrap();
     let client = control_plane.client().unwrap();
     let helm = control_plane.helm().unwrap();
@@ -150,7 +150,7 @@ async fn uninstalling_keeps_the_crd_and_everybodys_migrations_and_installing_aga
     );
     migrations.get("secrets").await.unwrap();
     helm.install(&chart, "crds", NAMESPACE, &[]).await.unwrap();
-    // Under another name it belongs to somebody else, unless that is what one wants.
+    // With another release name the CRD belongs to another release, unless --take-ownership is given.
     helm.install(&chart, "others", "default", &[]).await.unwrap_err();
     helm.install(&chart, "mine", "default", &["--take-ownership"])
         .await
@@ -159,7 +159,7 @@ async fn uninstalling_keeps_the_crd_and_everybodys_migrations_and_installing_aga
 }
 
 #[tokio::test]
-async fn the_plain_manifests_are_taken_as_they_are() {
+async fn the_plain_manifests_can_be_applied_as_they_are() {
     let control_plane = ControlPlane::builder().start().await.unwrap();
     let kubeconfig = control_plane.admin().kubeconfig().unwrap();
     let client = control_plane.client().unwrap();
@@ -181,7 +181,7 @@ async fn the_plain_manifests_are_taken_as_they_are() {
         crate::text(&output.stderr)
     };
     apply("crds.yaml").await;
-    // The namespace enforces restricted pods: a warning would say that the Deployment's are not.
+    // The namespace enforces restricted pods: a warning would mean that the Deployment's pods are not.
     assert_eq!(apply("exuvia.yaml").await, "");
     let deployments: Api<Deployment> = Api::namespaced(client, NAMESPACE);
     deployments.get("exuvia").await.unwrap();

@@ -1,4 +1,4 @@
-//! The charts under the real helm, and on a real control plane.
+//! The charts, rendered by the real helm and installed on a real control plane.
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 const NAMESPACE: &str = "exuvia-system";
 
-/// The shared control plane, with both charts installed and every switch on that needs no other CRD.
+/// The shared control plane, with both charts installed and every switch on that needs no CRD of another project.
 async fn installed() -> &'static ControlPlane {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let control_plane = ControlPlane::shared().await;
@@ -43,7 +43,7 @@ async fn installed() -> &'static ControlPlane {
     control_plane
 }
 
-/// The migrations, as whoever `client` is.
+/// The migrations, with the rights of `client`.
 fn migrations(client: Client) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: "exuvia.dev".into(),
@@ -70,7 +70,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Waits for a condition for a minute at most: a real server answers in its own time.
+/// Waits for a condition, for a minute at most.
 async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     let waiting = async {
         while !is_so().await {

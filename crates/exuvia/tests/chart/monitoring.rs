@@ -1,4 +1,4 @@
-//! Alert rules under the real promtool, and the dashboard: valid, and about metrics that there are.
+//! Alert rules, checked with the real promtool, and the dashboard: both are valid, and query only metrics that exist.
 
 use std::collections::BTreeSet;
 
@@ -6,62 +6,36 @@ use exuvia_testenv::promtool;
 use serde_json::{Value, json};
 
 use crate::NAMESPACE;
-use crate::rendered::Rendered;
+use crate::rendered::{Rendered, workspace};
 
-/// Every metric that the operator has; of a histogram `_bucket`, `_sum` and `_count` may be asked for.
-const METRICS: [(&str, Type); 33] = [
-    ("exuvia_build_info", Type::Plain),
-    ("exuvia_storage_objects_total", Type::Plain),
-    ("exuvia_storage_objects_remaining", Type::Plain),
-    ("exuvia_storage_objects_per_second", Type::Plain),
-    ("exuvia_storage_step_duration_seconds", Type::Histogram),
-    ("exuvia_storage_pass_duration_seconds", Type::Histogram),
-    ("exuvia_storage_phase", Type::Plain),
-    ("exuvia_storage_stalled", Type::Plain),
-    ("exuvia_write_requests_total", Type::Plain),
-    ("exuvia_write_retries_total", Type::Plain),
-    ("exuvia_write_duration_seconds", Type::Histogram),
-    ("exuvia_watch_restarts_total", Type::Plain),
-    ("controller_runtime_reconcile_total", Type::Plain),
-    ("controller_runtime_reconcile_errors_total", Type::Plain),
-    ("controller_runtime_reconcile_time_seconds", Type::Histogram),
-    ("controller_runtime_active_workers", Type::Plain),
-    ("controller_runtime_max_concurrent_reconciles", Type::Plain),
-    ("workqueue_depth", Type::Plain),
-    ("workqueue_adds_total", Type::Plain),
-    ("workqueue_retries_total", Type::Plain),
-    ("workqueue_queue_duration_seconds", Type::Histogram),
-    ("workqueue_work_duration_seconds", Type::Histogram),
-    ("workqueue_unfinished_work_seconds", Type::Plain),
-    ("workqueue_longest_running_processor_seconds", Type::Plain),
-    ("leader_election_master_status", Type::Plain),
-    ("process_cpu_seconds_total", Type::Plain),
-    ("process_resident_memory_bytes", Type::Plain),
-    ("process_virtual_memory_bytes", Type::Plain),
-    ("process_open_fds", Type::Plain),
-    ("process_max_fds", Type::Plain),
-    ("process_start_time_seconds", Type::Plain),
-    // Made by Prometheus itself.
-    ("up", Type::Plain),
-    ("ALERTS", Type::Plain),
-];
-
-#[derive(Clone, Copy)]
-enum Type {
-    Plain,
-    Histogram,
+/// Every metric that the operator has, with its type, from the page that is generated from the registry; and those that
+/// Prometheus itself makes.
+fn metrics() -> Vec<(String, String)> {
+    let page = std::fs::read_to_string(workspace().join("docs/metrics.md")).unwrap();
+    let mut metrics: Vec<(String, String)> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            (cells[1].trim_matches('`').to_owned(), cells[2].to_owned())
+        })
+        .collect();
+    assert!(metrics.len() > 30, "{metrics:?}");
+    metrics.extend(["up", "ALERTS"].map(|name| (name.to_owned(), "gauge".to_owned())));
+    metrics
 }
 
+/// Of a histogram, only `_bucket`, `_sum` and `_count` can be queried.
 fn is_known(metric: &str) -> bool {
-    METRICS.iter().any(|(name, kind)| match kind {
-        Type::Plain => metric == *name,
-        Type::Histogram => metric
-            .strip_prefix(name)
+    metrics().iter().any(|(name, kind)| match kind.as_str() {
+        "histogram" => metric
+            .strip_prefix(name.as_str())
             .is_some_and(|rest| ["_bucket", "_sum", "_count"].contains(&rest)),
+        _ => metric == name,
     })
 }
 
-/// The metrics that an expression asks for: words that are no function, no keyword and no label.
+/// The metrics in an expression: words that are not functions, keywords or labels.
 fn metrics_in(expression: &str) -> BTreeSet<String> {
     let mut rest = String::new();
     let mut depth = 0;
@@ -119,7 +93,7 @@ async fn groups() -> Value {
 }
 
 #[tokio::test]
-async fn alert_rules_are_valid_and_about_metrics_that_there_are() {
+async fn alert_rules_are_valid_and_query_only_existing_metrics() {
     let spec = groups().await;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), spec.to_string()).unwrap();
@@ -150,10 +124,10 @@ async fn alert_rules_are_valid_and_about_metrics_that_there_are() {
 
 /// What is to be told, and to whom it is not: under promtool's own clock.
 #[tokio::test]
-async fn alerts_fire_when_somebody_should_look_and_not_before() {
+async fn alerts_fire_when_people_should_look_and_not_before() {
     let directory = tempfile::tempdir().unwrap();
     let mut rules = groups().await;
-    // promtool compares an alert's sentences as well, and those are for people.
+    // promtool would compare the alert's annotations as well; they are only for people.
     for rule in rules["groups"][0]["rules"].as_array_mut().unwrap() {
         rule.as_object_mut().unwrap().remove("annotations");
     }
@@ -252,7 +226,7 @@ fn severity(alert: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn the_dashboard_asks_only_for_metrics_that_there_are() {
+async fn the_dashboard_queries_only_existing_metrics() {
     let rendered = Rendered::exuvia(NAMESPACE, &["--set", "grafanaDashboard.enabled=true"]).await;
     let config_map = rendered.one("ConfigMap");
     assert_eq!(config_map["metadata"]["labels"]["grafana_dashboard"], "1");
@@ -291,7 +265,7 @@ async fn the_dashboard_asks_only_for_metrics_that_there_are() {
             assert!(is_known(metric), "{metric} in {query}");
         }
     }
-    // promtool knows PromQL, not Grafana's variables.
+    // promtool does not know Grafana's variables.
     let rules: Vec<Value> = expressions
         .iter()
         .enumerate()

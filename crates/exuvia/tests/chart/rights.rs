@@ -1,4 +1,4 @@
-//! `exuvia rbac` and the chart: the same rights for the same CRDs, and none for what has not opted in.
+//! `exuvia rbac` and the chart: the same rights for the same CRDs, and none for CRDs that have not opted in.
 
 use std::process::Output;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::rendered::{Rendered, documents};
 use crate::{NAMESPACE, exuvia, text, until};
 
-/// Roles and bindings in an order of their own, without the labels that only helm gives.
+/// Roles and bindings, sorted, without the labels that only the chart sets.
 fn comparable(objects: Vec<Value>) -> Vec<Value> {
     let mut objects: Vec<Value> = objects
         .into_iter()
@@ -30,7 +30,7 @@ async fn printed(args: &[&str]) -> Vec<Value> {
 #[tokio::test]
 async fn the_chart_and_the_command_give_the_same_rights() {
     for (set, args) in [
-        // By default only our own CRD is managed, and it is known by name.
+        // By default only Exuvia's own CRD is managed, by name.
         ("", vec!["--crds", "storagemigrations.exuvia.dev"]),
         (
             "crds={widgets.example.com}",
@@ -98,7 +98,7 @@ async fn both_outputs_say_the_same_and_yaml_says_why() {
 }
 
 #[tokio::test]
-async fn a_wildcard_is_there_only_when_asked_for_and_says_why() {
+async fn a_wildcard_is_there_only_with_groups_and_says_why() {
     let plain = Rendered::exuvia(NAMESPACE, &[]).await;
     assert!(!json!(plain.rbac()).to_string().contains("\"*\""));
     let helm = exuvia_testenv::Helm::offline().unwrap();
@@ -115,7 +115,7 @@ async fn a_wildcard_is_there_only_when_asked_for_and_says_why() {
         .skip_while(|line| line.contains("apiGroups"))
         .collect();
     assert!(comment[0].trim().starts_with('#'), "{}", comment[0]);
-    assert!(before.contains("RBAC cannot say"), "{before}");
+    assert!(before.contains("RBAC cannot include subgroups"), "{before}");
     for (groups, expected) in [
         ("groups={*}", json!(["*"])),
         ("groups={*,example.com}", json!(["*"])),
@@ -132,7 +132,7 @@ async fn a_wildcard_is_there_only_when_asked_for_and_says_why() {
 }
 
 #[tokio::test]
-async fn extra_rules_are_added_as_they_are() {
+async fn extra_rules_are_added_unchanged() {
     let rule = json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "patch"]});
     let set = format!("rbac.extraRules=[{rule}]");
     let rendered = Rendered::exuvia(NAMESPACE, &["--set-json", &set]).await;
@@ -142,7 +142,7 @@ async fn extra_rules_are_added_as_they_are() {
 
 const LABEL: &str = "example.com/rights-test=yes";
 
-/// A user who may do nothing but read CRDs.
+/// A user who may only read CRDs.
 async fn reader(name: &str) -> exuvia_testenv::Access {
     let rules = json!([{
         "apiGroups": ["apiextensions.k8s.io"],
@@ -201,7 +201,7 @@ async fn rules_are_for_the_crds_that_have_opted_in_and_only_crds_are_read() {
     assert_eq!(list["items"], json!(expected));
     assert_eq!(text(&output.stderr), "");
 
-    // A group below the one that was asked for is listed by itself, and the one asked for as well.
+    // The requested group and its subgroup each have a rule.
     let output = as_user(&user, &["--groups", "rights.example.com", "--group-wildcards"]).await;
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rules = list["items"][0]["rules"].as_array().unwrap();
@@ -224,7 +224,7 @@ async fn rules_are_for_the_crds_that_have_opted_in_and_only_crds_are_read() {
 }
 
 #[tokio::test]
-async fn without_a_crd_it_says_what_to_do_and_gives_the_base_rules() {
+async fn without_a_crd_it_says_what_to_do_and_prints_the_base_rules() {
     let user = reader("rights-nobody").await;
     let output = as_user(&user, &["--groups", "nobody.example.com"]).await;
     assert!(output.status.success());

@@ -1,4 +1,4 @@
-//! The charts' values: described, checked, and refused in words that help.
+//! The charts' values: described, checked, and refused with a helpful message.
 
 use exuvia_testenv::Helm;
 use serde_json::Value;
@@ -21,7 +21,7 @@ async fn both_charts_pass_helms_lint() {
 }
 
 #[tokio::test]
-async fn a_bad_value_is_refused_by_name() {
+async fn an_invalid_value_is_refused_by_name() {
     let charts = charts().join("exuvia");
     let mut refused = Vec::new();
     for (set, words) in [
@@ -34,17 +34,20 @@ async fn a_bad_value_is_refused_by_name() {
         ("optInLabel=not a label", ["/optInLabel", "not a label"]),
         (
             "groups={Example.com}",
-            ["\"Example.com\" is no API group", "example.com"],
+            ["invalid API group \"Example.com\"", "such as example.com"],
         ),
-        ("groups={}", ["\"\" is no API group", "\"*\" for all"]),
+        ("groups={}", ["invalid API group \"\"", "\"*\" for all"]),
         (
             "groups={Example.com},rbac.create=false",
-            ["\"Example.com\" is no API group", "example.com"],
+            ["invalid API group \"Example.com\"", "such as example.com"],
         ),
-        ("crds={widgets}", ["\"widgets\" is no CRD", "widgets.example.com"]),
+        (
+            "crds={widgets}",
+            ["invalid CRD name \"widgets\"", "widgets.example.com"],
+        ),
         (
             "crds[0].name=widgets",
-            ["\"widgets\" is no CRD", "widgets.example.com"],
+            ["invalid CRD name \"widgets\"", "widgets.example.com"],
         ),
         ("crds[0].nmae=widgets.example.com", ["/crds/0", "nmae"]),
         ("image.digest=latest", ["/image/digest", "latest"]),
@@ -52,16 +55,19 @@ async fn a_bad_value_is_refused_by_name() {
             "leaderElection.enabled=false",
             ["each of 2 replicas would write", "set replicas to 1"],
         ),
-        ("log.level=loud", ["\"loud\" is no level", "error, warn, info"]),
+        ("log.level=loud", ["invalid level \"loud\"", "error, warn, info"]),
         (
             "shutdownGrace=1m",
-            ["shutdownGrace is 1m", "terminationGracePeriodSeconds longer"],
+            ["shutdownGrace is 1m", "increase terminationGracePeriodSeconds"],
         ),
         (
             "shutdownGrace=30001ms",
-            ["shutdownGrace is 30001ms", "terminationGracePeriodSeconds longer"],
+            [
+                "shutdownGrace is 30001ms",
+                "increase terminationGracePeriodSeconds",
+            ],
         ),
-        ("groups=null", ["groups and crds are both empty", "name a group"]),
+        ("groups=null", ["groups and crds are both empty", "set groups"]),
         (
             "serviceAccount.create=false",
             ["serviceAccount.create is false", "serviceAccount.name"],
@@ -97,7 +103,7 @@ async fn every_value_is_described_in_the_schema_and_in_the_readme() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// Calls `found` for each value that has no values below it in the schema.
+/// Calls `found` for each value that has no further values in it, according to the schema.
 fn check(values: &Value, schema: &Value, path: &str, found: &mut impl FnMut(&str, bool)) {
     for (name, value) in values.as_object().unwrap() {
         let path = if path.is_empty() {
@@ -117,14 +123,14 @@ fn check(values: &Value, schema: &Value, path: &str, found: &mut impl FnMut(&str
     }
 }
 
-/// Nothing that the schema lets through is unknown to `values.yaml`: there it is found by people.
+/// Every value that the schema accepts is in `values.yaml`, where people look for it.
 #[test]
 fn every_value_of_the_schema_has_a_default() {
     let values: Value = serde_saphyr::from_str(&read("exuvia/values.yaml")).unwrap();
     let schema: Value = serde_json::from_str(&read("exuvia/values.schema.json")).unwrap();
     for (name, of_schema) in schema["properties"].as_object().unwrap() {
         if name == "global" {
-            continue; // a parent chart's
+            continue; // set by a parent chart
         }
         assert!(values.get(name).is_some(), "{name}");
         for below in of_schema["properties"].as_object().into_iter().flatten() {
@@ -146,7 +152,7 @@ async fn crds_may_be_strings_or_objects() {
 }
 
 #[tokio::test]
-async fn what_the_flags_take_the_values_take() {
+async fn values_accept_what_the_flags_accept() {
     for (set, flag) in [
         (
             "optInLabel=example.com/migrate",

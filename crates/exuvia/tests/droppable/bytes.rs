@@ -2,14 +2,14 @@
 
 use exuvia_api::StorageMigration;
 use exuvia_testenv::proxy::{Fault, Match, Rule};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
 use serde_json::json;
 
-use super::{admin, droppable, exuvia, flipped, json_of, migrate, proven, put_on_record, said, until};
+use super::{admin, droppable, exuvia, flipped, json_of, migrate, proven, put_on_record, said};
 
 /// Widgets stored at v1alpha1 whose managedFields say nothing, as after a tool that drops them; then the flip.
 async fn unowned(client: &Client, group: &str, count: usize) -> Widgets {

@@ -15,7 +15,7 @@ async fn an_open_watch_on_another_api_server_holds_it() {
     let widgets = proven(&control_plane, "second.example.com", 2).await;
     let old = widgets.api(&second.client().unwrap(), "v1alpha1");
     // A server whose cache is cold answers 429 for a moment.
-    super::until("the second server serves it, and takes watches", async || {
+    exuvia_testenv::until("the second server serves it, and takes watches", async || {
         let watched = old.watch(&WatchParams::default(), "0").await;
         old.get("widget-0000").await.is_ok() && watched.is_ok()
     })
@@ -100,7 +100,7 @@ async fn a_watch_of_the_garbage_collector_comes_with_the_way_out() {
     let crd = widgets.crd_name();
     let done = migrate(&control_plane, &[&crd, "--patrol"]).await;
     assert!(done.status.success(), "{:?}", said(&done));
-    super::until(
+    exuvia_testenv::until(
         "the garbage collector watches it, and the answer says what to do",
         async || {
             let (_, text) = said(&admin(&control_plane, &["storage", "droppable", &crd, "v1"]).await);

@@ -11,7 +11,6 @@ mod references;
 mod usage;
 
 use std::process::Output;
-use std::time::Duration;
 
 use exuvia_storage::Verified;
 use exuvia_storage::record::Record;
@@ -69,15 +68,4 @@ async fn put_on_record(client: &Client, widgets: &Widgets, patrolled: bool) {
     )
     .await
     .unwrap();
-}
-
-/// Waits for a condition for a minute at most.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "waited for: {what}");
 }

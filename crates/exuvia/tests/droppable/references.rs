@@ -1,13 +1,13 @@
 //! ownerReferences anywhere in the cluster, with the real garbage collector.
 
-use exuvia_testenv::ControlPlane;
+use exuvia_testenv::{ControlPlane, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::{admin, droppable, exuvia, json_of, migrate, proven, said, until};
+use super::{admin, droppable, exuvia, json_of, migrate, proven, said};
 
 /// A config map that some widget owns, at v1alpha1, and an innocent one as a second owner.
 async fn dependent(client: &Client, group: &str, name: &str, widget: &DynamicObject) -> ConfigMap {
@@ -119,7 +119,7 @@ async fn a_dependent_that_names_the_old_version_holds_it_until_its_reference_is_
     }
 }
 
-/// Rights of our own, and a server of somebody else's.
+/// Our rights, and somebody else's server.
 #[tokio::test]
 async fn what_could_not_be_listed_is_named_and_leaves_no_yes() {
     let control_plane = ControlPlane::builder().start().await.unwrap();
@@ -179,7 +179,7 @@ async fn what_could_not_be_listed_is_named_and_leaves_no_yes() {
     let (code, text) = droppable(&control_plane, &widgets, &[]).await;
     assert_eq!(code, 3, "{text}");
     assert!(
-        text.contains("down.example.com/v1 (") && text.contains("bring down.example.com/v1 to answer"),
+        text.contains("down.example.com/v1 (") && text.contains("repair down.example.com/v1"),
         "{text}"
     );
     let (code, text) = said(&migrate(&control_plane, &[&crd, "--owner-references"]).await);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::*;
 use crate::progress::kubectl;
 
-/// An operator of one's own, which may be killed or paused.
+/// A separate operator, which may be killed or paused.
 fn own_operator(control_plane: &ControlPlane, name: &str) -> Operator {
     let user = control_plane.user(name, &["system:masters"]).unwrap();
     // No test here wants the lead to be lost.

@@ -1,4 +1,4 @@
-//! `StorageMigration`s that somebody made by hand: for what has no label, or no CRD, and with a spec of their own.
+//! `StorageMigration`s that somebody made by hand: for what has no label, or no CRD, and with other settings.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ async fn a_resource_that_is_not_there_yet_is_taken_up_when_it_comes_label_or_not
 }
 
 #[tokio::test]
-async fn a_built_in_resource_is_written_anew_object_by_object_and_can_be_suspended() {
+async fn a_built_in_resource_is_rewritten_object_by_object_and_can_be_suspended() {
     let shared = shared().await;
     let client = shared.control_plane.client().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -125,7 +125,7 @@ async fn a_built_in_resource_is_written_anew_object_by_object_and_can_be_suspend
             .is_some_and(|progress| progress.total >= 30),
         "{status:?}"
     );
-    assert_eq!(status.droppable_versions, None, "there is none to drop");
+    assert_eq!(status.droppable_versions, None, "there is nothing to drop");
     let after = asked();
     assert!(
         (0..30).all(|index| after
@@ -175,7 +175,7 @@ async fn what_becomes_of_managed_fields_is_as_the_spec_says_and_a_changed_spec_m
     assert!(is_free_but_for_references(&status), "{status:?}");
     assert_eq!(owned_at(&client, &kept).await, [("v1".to_owned(), 3)].into());
 
-    // Somebody writes at the old version again; whoever sheds it has updated that client since.
+    // Somebody writes at the old version again; the user who sheds it has updated that client since.
     let laggard = PatchParams {
         field_manager: Some("laggard".into()),
         ..PatchParams::default()
@@ -251,7 +251,7 @@ async fn verifying_in_full_asks_every_object_in_each_sweep_and_proof_needs_serve
     );
 }
 
-/// `kubectl apply` of the same manifest again and again is no change.
+/// `kubectl apply` of the same manifest again and again changes nothing.
 #[tokio::test]
 async fn a_spec_that_is_applied_again_unchanged_starts_nothing() {
     let shared = shared().await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use exuvia_api::{OPT_IN_LABEL, Phase, StorageMigration};
 use exuvia_testenv::proxy::Proxy;
 use exuvia_testenv::webhook::{Admission, Endpoint, WebhookServer};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     condition, control_plane, flipped, in_phase, label, migration_names, status_when, stored_at,
-    stored_versions, until,
+    stored_versions,
 };
 use crate::oracle::*;
 use crate::verdict::is_free_but_for_references;
@@ -40,10 +40,10 @@ async fn assert_silent(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_crd_that_is_deleted_half_way_and_made_anew_is_migrated_anew() {
+async fn a_crd_that_is_deleted_half_way_and_made_again_is_migrated_again() {
     let control_plane = control_plane().await;
     let client = control_plane.client().unwrap();
-    let widgets = flipped(&client, "anew.example.com", 20, true).await;
+    let widgets = flipped(&client, "again.example.com", 20, true).await;
     let proxy = control_plane.proxy().await.unwrap();
     let gate = Gate::after(6, &proxy, &widgets);
     let operator = start_behind(&proxy, &control_plane, &[]);

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exuvia_api::Phase;
-use exuvia_testenv::ControlPlane;
 use exuvia_testenv::proxy::{Answer, Fault, Match, Proxy, Rule};
+use exuvia_testenv::{ControlPlane, until};
 use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-use crate::harness::{control_plane, flipped, in_phase, install_crds, label, stored_versions, until};
+use crate::harness::{control_plane, flipped, in_phase, install_crds, label, stored_versions};
 use crate::oracle::*;
 
 /// Waits until a request that comes from now on fails, or finds nobody to answer it.
@@ -191,7 +191,7 @@ async fn in_a_tiny_priority_level_a_migration_is_slow_and_completes() {
 
 /// PITFALLS A20: at the start of a watch, in the midst of one, and for a continue token, with and without another.
 #[tokio::test]
-async fn what_the_server_has_forgotten_is_asked_for_anew_and_nothing_is_missed() {
+async fn what_the_server_has_forgotten_is_asked_for_again_and_nothing_is_missed() {
     let control_plane = control_plane().await;
     let client = control_plane.client().unwrap();
     let [first, second, third] = ["first", "second", "third"].map(|name| format!("{name}.example.com"));
@@ -238,7 +238,7 @@ async fn what_the_server_has_forgotten_is_asked_for_anew_and_nothing_is_missed()
         assert_all_at(&control_plane, widgets, "v1", count).await;
         assert_each_written(&control_plane, widgets, 1).await;
     }
-    // A sweep that begins anew may list an object that it is just writing; one that goes on does not.
+    // A sweep that begins again may list an object that it is just writing; one that goes on does not.
     assert_none_asked_twice(&proxy, &second);
     assert_eq!((lost.applied(), resumed.applied()), (1, 1));
     let (_, metrics) = operator.get("/metrics").await;

@@ -1,20 +1,16 @@
 //! A control plane with Exuvia's CRDs, the real binary as its operator, and ways to look at both.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use exuvia_api::{OPT_IN_LABEL, Phase, StorageMigration, StorageMigrationSpec, StorageMigrationStatus};
 use exuvia_testenv::{Access, ControlPlane, Process, Widgets};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub(crate) use crate::shared::*;
+pub(crate) use exuvia_testenv::until;
 
-/// Long enough that only something that never comes is not awaited.
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) use crate::shared::*;
 
 /// The real binary, running as an operator.
 pub(crate) struct Operator {
@@ -29,6 +25,9 @@ const SHORT: [&str; 5] = [
     "--max-backoff=1s",
     "--groups=example.com",
 ];
+
+/// For a test with one operator on a machine that others keep busy: with a short lease it would lose its leadership.
+pub(crate) const LONG_LEASE: &str = "--lease-duration=30s";
 
 impl Operator {
     /// Starts it as `access`, with [`SHORT`] settings and these on top. A flag that is given twice counts once.
@@ -119,18 +118,6 @@ impl Operator {
     }
 }
 
-/// Polls until there is an answer.
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "never came: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 /// A control plane in which Exuvia's CRDs are installed.
 pub(crate) async fn control_plane() -> ControlPlane {
     let control_plane = ControlPlane::builder().start().await.unwrap();
@@ -152,10 +139,7 @@ pub(crate) async fn install_crds(client: &Client) {
 
 /// Widgets with `count` objects, stored at v1alpha1 and flipped to v1; labelled if asked.
 pub(crate) async fn flipped(client: &Client, group: &str, count: usize, labelled: bool) -> Widgets {
-    let widgets = Widgets::in_group(group);
-    widgets.install(client, "v1alpha1").await.unwrap();
-    widgets.create(client, "v1alpha1", count).await.unwrap();
-    widgets.flip_storage(client, "v1").await.unwrap();
+    let widgets = Widgets::flipped(client, group, count).await.unwrap();
     if labelled {
         label(client, &widgets, Some("true")).await;
     }
@@ -173,16 +157,11 @@ pub(crate) async fn label(client: &Client, widgets: &Widgets, value: Option<&str
 }
 
 pub(crate) async fn merge_crd(client: &Client, widgets: &Widgets, patch: Value) {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    crds.patch(&widgets.crd_name(), &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
+    widgets.merge_crd(client, patch).await.unwrap();
 }
 
 pub(crate) async fn stored_versions(client: &Client, widgets: &Widgets) -> Vec<String> {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let crd = crds.get(&widgets.crd_name()).await.unwrap();
-    crd.status.unwrap().stored_versions.unwrap()
+    widgets.stored_versions(client).await.unwrap()
 }
 
 /// Makes a `StorageMigration` by hand.
@@ -203,19 +182,12 @@ pub(crate) async fn status_when(
     wanted: impl Fn(&StorageMigrationStatus) -> bool,
 ) -> StorageMigrationStatus {
     let migrations: Api<StorageMigration> = Api::all(client.clone());
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    until(&format!("{name}: {what}"), async || {
         let migration = migrations.get_opt(name).await.ok().flatten();
         let status = migration.and_then(|migration| migration.status);
-        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
-            return status.clone();
-        }
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "never came: {name}: {what}; it is {status:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        status.clone().filter(&wanted).ok_or(status)
+    })
+    .await
 }
 
 /// The status of a migration, once it is in this phase.
@@ -228,20 +200,7 @@ pub(crate) async fn stored_at(
     control_plane: &ControlPlane,
     widgets: &Widgets,
 ) -> std::collections::BTreeMap<String, usize> {
-    let counts = control_plane
-        .stored(widgets.group(), "widgets")
-        .count_by_version();
-    let short = |api_version: String| api_version.rsplit('/').next().unwrap_or_default().to_owned();
-    let counts = counts.await.unwrap();
-    counts
-        .into_iter()
-        .map(|(version, count)| (short(version), count))
-        .collect()
-}
-
-/// Where the kubeconfig of an operator behind a proxy is kept.
-pub(crate) fn through(access: &Access, url: &str) -> Access {
-    access.clone().at(url)
+    widgets.stored_at(control_plane).await.unwrap()
 }
 
 /// The names of all migrations.
@@ -249,10 +208,4 @@ pub(crate) async fn migration_names(client: &Client) -> Vec<String> {
     let migrations: Api<StorageMigration> = Api::all(client.clone());
     let all = migrations.list(&kube::api::ListParams::default()).await.unwrap();
     all.iter().map(ResourceExt::name_any).collect()
-}
-
-/// A path below the control plane's own directory.
-#[allow(dead_code)]
-pub(crate) fn scratch(control_plane: &ControlPlane, name: &str) -> PathBuf {
-    control_plane.directory().join(name)
 }

@@ -31,7 +31,7 @@ async fn the_only_served_version_is_not_among_the_droppable_ones() {
         .await
         .unwrap();
     let known = format!("--apiserver={}", control_plane.apiserver().url());
-    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
+    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known, LONG_LEASE]);
     label(&client, &widgets, Some("true")).await;
     let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
     assert_eq!(
@@ -52,7 +52,7 @@ async fn a_version_that_references_name_is_not_among_the_droppable_ones() {
         "apiVersion": "referred.example.com/v1alpha1", "kind": "Widget", "name": "widget-0000", "uid": owner.metadata.uid}]}})).unwrap();
     maps.create(&PostParams::default(), &map).await.unwrap();
     let known = format!("--apiserver={}", control_plane.apiserver().url());
-    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
+    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known, LONG_LEASE]);
     label(&client, &widgets, Some("true")).await;
     let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
     assert_eq!(
@@ -74,7 +74,7 @@ async fn a_clean_crd_with_a_default_in_the_status_is_never_listed_at_another_ver
     widgets.install_crd(&client, crd).await.unwrap();
     widgets.create(&client, "v1", 3).await.unwrap();
     let known = format!("--apiserver={}", control_plane.apiserver().url());
-    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
+    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known, LONG_LEASE]);
     label(&client, &widgets, Some("true")).await;
     in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
     let values = assert_every_trim_was_right(&control_plane, &widgets).await;
@@ -112,7 +112,7 @@ async fn under_a_busy_status_writer_at_the_old_version_it_is_migrated_once() {
         })
         .collect();
     let known = format!("--apiserver={}", control_plane.apiserver().url());
-    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
+    let _operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known, LONG_LEASE]);
     label(&client, &widgets, Some("true")).await;
     in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
     for pod in &pods {

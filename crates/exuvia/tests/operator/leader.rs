@@ -100,13 +100,13 @@ async fn who_leads(client: &Client, pods: [&'static str; 2]) -> (&'static str, &
     .await
 }
 
-/// An operator that is a user of its own, so that the audit log tells it from others.
+/// An operator with a separate user, so that the audit log tells it from others.
 pub(crate) fn replica(control_plane: &ControlPlane, name: &str, args: &[&str]) -> Operator {
     let access = control_plane.user(name, &["system:masters"]).unwrap();
     Operator::start(control_plane, &access, name, args)
 }
 
-/// Waits for so many more requests of a user's, the answered ones, about this resource; dry-runs are none.
+/// Waits for so many more requests of a user's, the answered ones, about this resource; dry-runs do not count.
 async fn asks(
     control_plane: &ControlPlane,
     user: &str,
@@ -289,13 +289,15 @@ async fn an_operator_told_to_go_in_the_midst_of_a_sweep_finishes_what_is_in_work
     let held = Held::default();
     let patches = Match::method(http::Method::PATCH).resource("widgets");
     let holding = proxy.inject(Rule::on(patches).nth(20).always().on_request(held.hold()));
-    let access = through(control_plane.admin(), &proxy.url());
+    let access = control_plane.admin().clone().at(proxy.url());
     let first = Operator::start(&control_plane, &access, "first", &["--lease-duration=10s"]);
     until("a rewrite is under way", async || {
         (holding.applied() > 0).then_some(())
     })
     .await;
-    let r0 = in_phase(&client, &widgets.crd_name(), Phase::Rewriting).await.r0;
+    let r0 = in_phase(&client, &widgets.crd_name(), Phase::Rewriting)
+        .await
+        .settled_resource_version;
     assert!(r0.is_some());
 
     terminate(&first);
@@ -326,7 +328,7 @@ async fn an_operator_told_to_go_in_the_midst_of_a_sweep_finishes_what_is_in_work
         &["--lease-duration=10s"],
     );
     let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
-    assert_eq!(status.r0, r0);
+    assert_eq!(status.settled_resource_version, r0);
     written.assert_each_once(OBJECTS).await;
     assert_eq!(complaints(&second), Vec::<String>::new());
 }

@@ -91,7 +91,7 @@ async fn it_waits_for_its_crd_stops_when_that_goes_and_starts_again_when_it_is_b
     complaints.retain(|line| !line.contains(" exuvia_runtime::elect: "));
     let (missing, others): (Vec<_>, Vec<_>) = complaints
         .into_iter()
-        .partition(|line| line.contains("waits for its crd, which is not installed"));
+        .partition(|line| line.contains("waiting for the controller's CRD, which is not installed"));
     assert_eq!((missing.len(), others), (2, Vec::<String>::new()));
 }
 
@@ -114,7 +114,7 @@ async fn it_is_ready_after_the_first_sync_and_idle_when_all_is_clean_and_a_follo
     let list = Match::method(http::Method::GET).resource("storagemigrations");
     let holding = proxy.inject(Rule::on(list).times(1).on_request(held.hold()));
     let flags = ["--lease-duration=2s"];
-    let leader = Operator::start(&control_plane, &through(&access, &proxy.url()), "a", &flags);
+    let leader = Operator::start(&control_plane, &access.clone().at(proxy.url()), "a", &flags);
     until("the first list is asked for", async || {
         (holding.applied() > 0).then_some(())
     })
@@ -310,10 +310,16 @@ fn a_setting_that_makes_no_sense_is_one_sentence_and_a_failure() {
     for (args, names) in [
         (vec!["--settle=soon"], vec!["--settle", "soon"]),
         (vec!["--opt-in-label="], vec!["--opt-in-label"]),
-        (vec!["--groups="], vec!["--groups", "not a group"]),
-        (vec!["--groups=a.dev, b.dev"], vec!["--groups", "not a group"]),
+        (vec!["--groups="], vec!["--groups", "expected a group"]),
+        (
+            vec!["--groups=a.dev, b.dev"],
+            vec!["--groups", "expected a group"],
+        ),
         (vec!["--crds=widgets"], vec!["--crds", "widgets.example.com"]),
-        (vec!["--log-level=loud"], vec!["loud", "use error, warn, info"]),
+        (
+            vec!["--log-level=loud"],
+            vec!["loud", "expected error, warn, info"],
+        ),
         (
             vec!["--lease-duration=0s"],
             vec!["--lease-duration", "100ms or more"],

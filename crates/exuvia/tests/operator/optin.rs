@@ -248,7 +248,7 @@ async fn a_label_that_is_taken_off_right_before_the_trim_keeps_it_from_being_mad
     let stop = Stop::once_stored(&proxy, told, |request| {
         String::from_utf8_lossy(&request.body).contains(r#""phase":"Trimming""#)
     });
-    let access = through(control_plane.admin(), &proxy.url());
+    let access = control_plane.admin().clone().at(proxy.url());
     let _operator = Operator::start(&control_plane, &access, "late", &["--lease-duration=30s"]);
     stop.reached().await;
     label(&client, &widgets, None).await;

@@ -3,15 +3,17 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use exuvia_testenv::oracle::History;
 use exuvia_testenv::proxy::{Match, Proxy, Recorded, Rule};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use http::Method;
+use serde_json::Value;
 
-use crate::harness::{Operator, stored_at, through, until};
+use crate::harness::{Operator, stored_at};
 
 /// Starts the operator behind the proxy, four objects at a time. Its lease outlasts a moment in which the machine is busy.
 pub(crate) fn start_behind(proxy: &Proxy, control_plane: &ControlPlane, args: &[&str]) -> Operator {
-    let access = through(control_plane.admin(), &proxy.url());
+    let access = control_plane.admin().clone().at(proxy.url());
     let args = [&["--max-concurrency=4", "--lease-duration=3s"], args].concat();
     Operator::start(control_plane, &access, "a", &args)
 }
@@ -19,41 +21,11 @@ pub(crate) fn start_behind(proxy: &Proxy, control_plane: &ControlPlane, args: &[
 /// How long a request is held up at most: of a test that failed nobody opens the gate any more.
 const HELD: Duration = Duration::from_secs(60);
 
-/// A CRD as it was at some revision.
-struct Past {
-    revision: i64,
-    uid: String,
-    stored: Vec<String>,
-}
-
-/// The CRD at every revision since it was made, oldest first.
-async fn history(control_plane: &ControlPlane, widgets: &Widgets) -> Vec<Past> {
-    let etcd = control_plane.etcd();
-    let prefix = etcd.prefix();
-    let key = format!(
-        "{prefix}/apiextensions.k8s.io/customresourcedefinitions/{}",
-        widgets.crd_name()
-    );
-    let mut history = Vec::new();
-    let mut at = etcd.revision().await.unwrap();
-    while let Some(crd) = etcd.stored_under(&key).at(at).all().await.unwrap().pop() {
-        let json = crd.json().unwrap();
-        let versions = json["status"]["storedVersions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        history.push(Past {
-            revision: crd.mod_revision,
-            uid: json["metadata"]["uid"].as_str().unwrap().to_owned(),
-            stored: versions
-                .iter()
-                .map(|version| version.as_str().unwrap().to_owned())
-                .collect(),
-        });
-        at = crd.mod_revision - 1;
-    }
-    history.reverse();
-    history
+/// The values of `storedVersions` in one state of the CRD.
+fn stored_versions_in(crd: &Value) -> Vec<String> {
+    let versions = crd["status"]["storedVersions"].as_array().into_iter().flatten();
+    let text = |version: &Value| version.as_str().unwrap().to_owned();
+    versions.map(text).collect()
 }
 
 /// The oracle: whenever a version left `storedVersions`, no object was stored at it at that very revision. Returns all
@@ -62,12 +34,15 @@ pub(crate) async fn assert_every_trim_was_right(
     control_plane: &ControlPlane,
     widgets: &Widgets,
 ) -> Vec<Vec<String>> {
-    let history = history(control_plane, widgets).await;
-    assert!(history.iter().all(|past| past.uid == history[0].uid));
+    let etcd = control_plane.etcd();
+    let kind = "apiextensions.k8s.io/customresourcedefinitions";
+    let key = format!("{}/{kind}/{}", etcd.prefix(), widgets.crd_name());
+    let history = History::of_key(etcd, &key).await.unwrap();
     let mut values: Vec<Vec<String>> = Vec::new();
-    for past in &history {
+    for past in &history.snapshots {
+        let stored = stored_versions_in(&past.json(&key));
         let before = values.last().cloned().unwrap_or_default();
-        for dropped in before.iter().filter(|version| !past.stored.contains(version)) {
+        for dropped in before.iter().filter(|version| !stored.contains(version)) {
             let old = format!("{}/{dropped}", widgets.group());
             let then = control_plane.stored(widgets.group(), "widgets").at(past.revision);
             let mut left = then.all().await.unwrap();
@@ -78,8 +53,8 @@ pub(crate) async fn assert_every_trim_was_right(
                 "{dropped} was dropped with objects stored at it: {names:?}"
             );
         }
-        if before != past.stored {
-            values.push(past.stored.clone());
+        if before != stored {
+            values.push(stored);
         }
     }
     values
@@ -120,7 +95,7 @@ pub(crate) fn is_rewrite(request: &Recorded, widgets: &Widgets) -> bool {
         && !request.query.contains("dryRun=All")
 }
 
-/// How many requests were meant to store an object anew, by object.
+/// How many requests were meant to rewrite an object, by object.
 pub(crate) fn rewrites(proxy: &Proxy, widgets: &Widgets) -> std::collections::BTreeMap<String, usize> {
     let mut counts = std::collections::BTreeMap::new();
     for request in proxy

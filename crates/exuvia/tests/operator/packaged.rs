@@ -105,7 +105,7 @@ async fn installed_with_helm_it_migrates_with_exactly_the_rights_of_the_chart() 
     let operator = start(
         &control_plane,
         &deployment,
-        &through(&account, &proxy.url()),
+        &account.clone().at(proxy.url()),
         "exuvia-0",
     );
     let name = widgets.crd_name();
@@ -257,10 +257,10 @@ async fn without(
     // The Lease of the last one would have to run out first, and one that is there needs not be created.
     let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let _ = leases.delete("exuvia", &DeleteParams::default()).await;
-    begin_anew(&client, widgets, &resource).await;
+    start_again(&client, widgets, &resource).await;
     let proxy = control_plane.proxy().await.unwrap();
     proxy.inject(somebody_else_writes());
-    let operator = start(control_plane, deployment, &through(&account, &proxy.url()), &name);
+    let operator = start(control_plane, deployment, &account.clone().at(proxy.url()), &name);
     let migrations: Api<StorageMigration> = Api::all(client.clone());
     until(&format!("{verb} of {resource} is refused"), async || {
         let found = refused(control_plane, &account);
@@ -316,7 +316,7 @@ async fn has_rights(client: &Client, user: &str, roles: &[Value]) {
 }
 
 /// The CRD is labelled and lists its old version again; where objects matter, they are stored at it.
-async fn begin_anew(client: &Client, widgets: &Widgets, resource: &str) {
+async fn start_again(client: &Client, widgets: &Widgets, resource: &str) {
     label(client, widgets, Some("true")).await;
     if resource == "widgets" {
         let v1alpha1 = widgets.api(client, "v1alpha1");
@@ -363,6 +363,6 @@ async fn create(client: &Client, object: Value) {
         "ClusterRoleBinding" => made::<ClusterRoleBinding>(Api::all(client), object).await,
         "Role" => made::<Role>(Api::namespaced(client, &namespace), object).await,
         "RoleBinding" => made::<RoleBinding>(Api::namespaced(client, &namespace), object).await,
-        other => panic!("{other} is no role and no binding"),
+        other => panic!("{other} is neither a role nor a binding"),
     }
 }

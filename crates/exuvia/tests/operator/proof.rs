@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use exuvia_api::{Phase, StorageMigration};
 use exuvia_testenv::Widgets;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -45,7 +44,7 @@ async fn under_a_writer_at_the_old_version_beside_a_new_default_it_trims_once_an
     widgets.flip_storage(&client, "v1").await.unwrap();
     let pod = old_pod(&client, &widgets);
     let known = format!("--apiserver={}", control_plane.apiserver().url());
-    let operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known]);
+    let operator = Operator::start(&control_plane, control_plane.admin(), "a", &[&known, LONG_LEASE]);
     label(&client, &widgets, Some("true")).await;
 
     let name = widgets.crd_name();
@@ -113,11 +112,7 @@ async fn the_first_pass_over_a_crd_does_not_believe_stored_versions() {
     let shared = shared().await;
     let client = shared.control_plane.client().unwrap();
     let widgets = flipped(&client, "believed.example.com", 20, false).await;
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let trimmed = Patch::Merge(json!({"status": {"storedVersions": ["v1"]}}));
-    crds.patch_status(&widgets.crd_name(), &PatchParams::default(), &trimmed)
-        .await
-        .unwrap();
+    widgets.set_stored_versions(&client, &["v1"]).await.unwrap();
     assert_eq!(
         stored_at(&shared.control_plane, &widgets).await,
         [("v1alpha1".to_owned(), 20)].into()

@@ -1,16 +1,16 @@
 //! One operator for many tests, and more ways to look at what an operator does.
 
 use exuvia_api::{Phase, StorageMigration, StorageMigrationSpec, StorageMigrationStatus};
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::harness::{Operator, control_plane, status_when, until};
+use crate::harness::{LONG_LEASE, Operator, control_plane, status_when};
 
-/// One control plane with one operator, shared by tests that each keep to a group of their own below example.com: as in
+/// One control plane with one operator, shared by tests that each use another group below example.com: as in
 /// production, one operator serves many CRDs.
 pub(crate) struct Shared {
     pub(crate) control_plane: ControlPlane,
@@ -27,9 +27,9 @@ pub(crate) async fn shared() -> &'static Shared {
         .get_or_init(|| async {
             let control_plane = control_plane().await;
             let user = control_plane.user(SHARED_USER, &["system:masters"]).unwrap();
-            // Some tests slow their migration down: the others' must not wait for it. No test wants the lead to be lost,
-            // which it is on a busy machine if the lease is short.
-            let flags = ["--concurrent-migrations=32", "--lease-duration=30s"];
+            // Some tests slow their migration down: the others' must not wait for it. No test wants it to lose its
+            // leadership.
+            let flags = ["--concurrent-migrations=32", LONG_LEASE];
             let operator = Operator::start(&control_plane, &user, "shared", &flags);
             operator.ready().await;
             Shared {
@@ -110,7 +110,7 @@ pub(crate) async fn warnings(client: &Client, name: &str) -> Vec<String> {
     warnings.filter_map(|event| event.reason).collect()
 }
 
-/// None of these is larger than 1 KiB as it was sent: what the server adds to it does not count.
+/// Every event is smaller than 1 KiB as it was sent: what the server adds to it does not count.
 pub(crate) fn assert_small(events: Vec<Event>) {
     assert!(!events.is_empty());
     for mut event in events {

@@ -2,10 +2,10 @@
 
 use exuvia_api::{Phase, StorageMigration};
 use exuvia_testenv::proxy::{Fault, Match, Rule};
-use exuvia_testenv::{ApiServer, ControlPlane, StaleServer, Widgets};
+use exuvia_testenv::{ApiServer, ControlPlane, StaleServer, Widgets, until};
 use kube::{Api, Client};
 
-use crate::harness::{control_plane, in_phase, label, stored_at, stored_versions, until};
+use crate::harness::{control_plane, in_phase, label, stored_at, stored_versions};
 use crate::oracle::{Stop, assert_all_at, assert_every_trim_was_right, events, on_trims, start_behind};
 
 /// A control plane with a second API server, which stands still over a flip.

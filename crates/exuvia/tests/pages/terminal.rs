@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use exuvia_storage::servers::storage_version_hash;
 use exuvia_testenv::ControlPlane;
@@ -124,18 +123,8 @@ impl Terminal {
             shows_hash && objects.list(&ListParams::default()).await.is_ok()
         };
         for version in spec.versions.iter().filter(|version| version.served) {
-            let waiting = async {
-                while !is_understood(&version.name).await {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            };
-            let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-            assert!(
-                waited.is_ok(),
-                "{} of {} is not served",
-                version.name,
-                spec.names.plural
-            );
+            let what = format!("{} of {} is served", version.name, spec.names.plural);
+            exuvia_testenv::until(&what, async || is_understood(&version.name).await).await;
         }
     }
 }

@@ -77,7 +77,7 @@ async fn two_clusters_are_one_table_and_one_that_fails_hides_neither() {
     let said = text(&said.stdout);
     let of_west = said.lines().find(|line| line.starts_with("west ")).unwrap();
     assert!(
-        of_west.contains("there is no CRD in group east.clusters.example.com"),
+        of_west.contains("this cluster has no CRDs in group east.clusters.example.com"),
         "{said}"
     );
     let said = json_of(&exuvia(file.path().to_owned(), &[&both[..], &["-o", "json"]].concat()).await);
@@ -87,7 +87,7 @@ async fn two_clusters_are_one_table_and_one_that_fails_hides_neither() {
     assert_eq!(misspelt.status.code(), Some(1));
     let said = text(&misspelt.stdout);
     assert!(
-        said.contains("has no context \"wset\"") && said.contains("widgets.clusters.example.com"),
+        said.contains("invalid context \"wset\": expected") && said.contains("widgets.clusters.example.com"),
         "{said}"
     );
 }
@@ -136,7 +136,7 @@ async fn clusters_are_asked_at_the_same_time() {
 async fn a_kubeconfig_that_cannot_be_read_is_one_sentence_for_all_contexts_too() {
     let said = exuvia("/nonexistent".into(), &["plan", "--all-contexts"]).await;
     let error = text(&said.stderr);
-    assert_eq!(said.status.code(), Some(1), "{error}");
+    assert_eq!(said.status.code(), Some(2), "{error}");
     assert!(
         error.starts_with("error: ") && error.lines().count() == 1 && error.contains("/nonexistent"),
         "{error}"

@@ -15,7 +15,6 @@ mod watch;
 mod wide;
 
 use std::process::Output;
-use std::time::Duration;
 
 use exuvia_testenv::{Access, ControlPlane};
 use serde_json::{Value, json};
@@ -75,14 +74,13 @@ fn kubeconfig(contexts: &[(&str, &Access)], nowhere: Option<&str>) -> NamedTempF
 /// Runs the binary until its answer is as wanted: a binding takes effect when the authoriser has seen it.
 async fn until_it_says(access: &Access, args: &[&str], is_wanted: impl Fn(&Output) -> bool) -> Output {
     let kubeconfig = access.kubeconfig().unwrap();
-    let mut last = None;
-    for _ in 0..100 {
+    exuvia_testenv::until(&format!("{args:?} says so"), async || {
         let output = binary::exuvia(kubeconfig.clone(), args).await;
         if is_wanted(&output) {
-            return output;
+            Ok(output)
+        } else {
+            Err(binary::printed(&output))
         }
-        last = Some(output);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("it never said so: {}", binary::printed(&last.unwrap()));
+    })
+    .await
 }

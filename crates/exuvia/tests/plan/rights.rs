@@ -40,7 +40,7 @@ async fn without_any_right_every_rule_that_is_missing_is_named_at_once() {
     ] {
         let said = exuvia(kubeconfig.clone(), args).await;
         let error = text(&said.stderr);
-        assert_eq!(said.status.code(), Some(1), "{error}");
+        assert_eq!(said.status.code(), Some(2), "{error}");
         assert!(
             error.starts_with("error: ") && error.lines().count() == 1,
             "{error}"

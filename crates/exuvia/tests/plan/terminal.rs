@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -70,14 +69,11 @@ impl AtTerminal {
     }
 
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
-        for _ in 0..600 {
+        exuvia_testenv::until(what, async || {
             let raw = self.raw();
-            if is_so(&raw) {
-                return raw;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("never: {what}: {:?}", self.raw());
+            if is_so(&raw) { Ok(raw) } else { Err(raw) }
+        })
+        .await
     }
 
     /// Waits for its end: the exit code, and all that came.

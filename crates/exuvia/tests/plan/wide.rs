@@ -24,9 +24,10 @@ async fn what_holds_a_version_is_told_with_what_a_migration_found() {
         json!({"metadata": {"name": "wide"}, "spec": {"resource": widgets.crd_name()}}),
     )
     .unwrap();
-    while api.create(&PostParams::default(), &wanted).await.is_err() {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    exuvia_testenv::until("StorageMigrations are served", async || {
+        api.create(&PostParams::default(), &wanted).await
+    })
+    .await;
     let failure = |number: u8| json!({"object": format!("default/widget-000{number}"), "class": "invalid", "message": "size must grow"});
     let status = json!({"status": {
         "phase": "Stalled",

@@ -1,4 +1,4 @@
-//! A chart rendered by the real helm, taken apart: what its container is started with, and which rights it has.
+//! A chart rendered by the real helm: how its container is started, and which rights it has.
 //!
 //! For any test target: `mod rendered;`, or with `#[path]` from a directory.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use exuvia_testenv::Helm;
 use serde_json::Value;
 
-/// Where the charts lie.
+/// The directory of the charts.
 pub(crate) fn charts() -> PathBuf {
     workspace().join("charts")
 }
@@ -19,7 +19,7 @@ pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The objects that a chart renders to.
+/// The objects of a rendered chart.
 #[derive(Debug)]
 pub(crate) struct Rendered {
     pub(crate) namespace: String,
@@ -31,7 +31,7 @@ pub(crate) struct Rendered {
 pub(crate) struct Container {
     /// `operator` and its flags.
     pub(crate) args: Vec<String>,
-    /// Names and values; what the downward API would fill in is filled in.
+    /// Names and values, including those that the downward API would set.
     pub(crate) env: Vec<(String, String)>,
     /// The name of the service account, which is in the chart's namespace.
     pub(crate) service_account: String,
@@ -75,7 +75,7 @@ impl Rendered {
             let value = match entry["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
                 Some("metadata.name") => pod_name,
                 Some("metadata.namespace") => &self.namespace,
-                Some(other) => panic!("{other} is not filled in here"),
+                Some(other) => panic!("{other} is not supported here"),
                 None => entry["value"].as_str().unwrap(),
             };
             (entry["name"].as_str().unwrap().to_owned(), value.to_owned())
@@ -97,7 +97,7 @@ impl Rendered {
     }
 }
 
-/// YAML documents, empty ones left out.
+/// The YAML documents that are not empty.
 pub(crate) fn documents(text: &str) -> Vec<Value> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
     documents

@@ -7,7 +7,7 @@ fn some_pass() -> Pass {
     Pass {
         uid: "u".into(),
         generation: 3,
-        patrol_owed: true,
+        patrol_owed: false,
         stored_before: vec!["v1alpha1".into(), "v1".into()],
         wanted: true,
         preflight: Some(Preflight::Passed),
@@ -23,12 +23,16 @@ fn some_pass() -> Pass {
         trimmed: true,
         trimmed_at: Some(at),
         patrolled: true,
+        spec: Some(exuvia_api::PassSpec {
+            generation: 4,
+            json: r#"{"resource":"widgets.example.com"}"#.into(),
+        }),
     }
 }
 
-fn told(news: &News) -> StorageMigration {
+fn told(update: &StatusUpdate) -> StorageMigration {
     let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
-    news.tell(&mut migration, Some(1));
+    update.apply(&mut migration, Some(1));
     migration
 }
 
@@ -40,12 +44,17 @@ fn every_part_of_a_pass_survives_the_way_through_the_status() {
         preflight: Some(Preflight::Blocked(why)),
         ..some_pass()
     });
-    for pass in passes.into_iter().chain([some_pass(), Pass::default()]) {
-        let news = News {
+    let owing = Pass {
+        patrol_owed: true,
+        patrolled: false,
+        ..some_pass()
+    };
+    for pass in passes.into_iter().chain([some_pass(), owing, Pass::default()]) {
+        let update = StatusUpdate {
             pass: Some(pass.clone()),
-            ..News::of(Phase::Patrolling, "", None)
+            ..StatusUpdate::new(Phase::Patrolling, "", None)
         };
-        let kept = serde_json::to_value(told(&news).status).unwrap();
+        let kept = serde_json::to_value(told(&update).status).unwrap();
         let status: StorageMigrationStatus = serde_json::from_value(kept).unwrap();
         assert_eq!(pass_of(&status), Some(pass));
     }
@@ -55,7 +64,7 @@ fn every_part_of_a_pass_survives_the_way_through_the_status() {
 fn what_was_done_for_an_older_spec_is_not_called_observed_for_a_newer_one() {
     let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
     migration.metadata.generation = Some(2);
-    News::of(Phase::Migrated, "", None).tell(&mut migration, Some(1));
+    StatusUpdate::new(Phase::Migrated, "", None).apply(&mut migration, Some(1));
     let status = migration.status.unwrap();
     assert_eq!(status.observed_generation, Some(1));
     let conditions = status.conditions.iter();
@@ -70,11 +79,11 @@ fn what_was_done_for_an_older_spec_is_not_called_observed_for_a_newer_one() {
 fn a_version_that_is_stored_again_is_not_droppable() {
     let mut migration = StorageMigration::new("m", exuvia_api::StorageMigrationSpec::default());
     migration.status.get_or_insert_default().droppable_versions = Some(vec!["v1alpha1".into()]);
-    let news = News {
+    let update = StatusUpdate {
         stored_after: vec!["v1alpha1".into(), "v1".into()],
-        ..News::of(Phase::Suspended, "", None)
+        ..StatusUpdate::new(Phase::Suspended, "", None)
     };
-    news.tell(&mut migration, Some(1));
+    update.apply(&mut migration, Some(1));
     assert_eq!(migration.status.unwrap().droppable_versions, Some(Vec::new()));
 }
 
@@ -93,17 +102,17 @@ fn times_are_kept_upwards_to_the_second() {
 
 #[test]
 fn a_new_pass_withdraws_what_the_last_one_said_may_be_dropped() {
-    let done = News {
+    let done = StatusUpdate {
         outlook: Some(Outlook {
             droppable: vec!["v1alpha1".into()],
             ..Outlook::default()
         }),
-        ..News::of(Phase::Migrated, "", None)
+        ..StatusUpdate::new(Phase::Migrated, "", None)
     };
     let mut migration = told(&done);
     let droppable = |migration: &StorageMigration| migration.status.clone().unwrap().droppable_versions;
     assert_eq!(droppable(&migration), Some(vec!["v1alpha1".to_owned()]));
-    News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
+    StatusUpdate::new(Phase::Pending, "", None).apply(&mut migration, Some(1));
     assert_eq!(droppable(&migration), None);
 }
 
@@ -114,12 +123,12 @@ fn what_is_not_known_blocks_and_says_what_would_find_out() {
         why: "not looked at".into(),
         command: "exuvia storage droppable widgets.example.com v1alpha1".into(),
     };
-    let done = News {
+    let done = StatusUpdate {
         outlook: Some(Outlook {
             unknown: vec![("v1alpha1".into(), unknown)],
             ..Outlook::default()
         }),
-        ..News::of(Phase::Migrated, "", None)
+        ..StatusUpdate::new(Phase::Migrated, "", None)
     };
     let status = told(&done).status.unwrap();
     assert_eq!(status.droppable_versions, Some(Vec::new()));
@@ -135,7 +144,7 @@ fn what_is_not_known_blocks_and_says_what_would_find_out() {
 }
 
 #[test]
-fn only_a_migrated_one_is_ready_and_only_trouble_stalls() {
+fn only_a_migrated_one_is_ready_and_only_a_cause_stalls() {
     let status = |migration: &StorageMigration, wanted: &str| {
         let conditions = &migration.status.as_ref().unwrap().conditions;
         let found = conditions
@@ -144,14 +153,14 @@ fn only_a_migrated_one_is_ready_and_only_trouble_stalls() {
             .unwrap();
         (found.status.clone(), found.reason.clone())
     };
-    let trouble = Trouble {
+    let cause = StallCause {
         reason: reason::FAILURES,
         message: "one object".into(),
     };
-    let stalled = told(&News::of(Phase::Stalled, "one object", Some(trouble)));
+    let stalled = told(&StatusUpdate::new(Phase::Stalled, "one object", Some(cause)));
     assert_eq!(status(&stalled, "Ready"), ("False".into(), "Failures".into()));
     assert_eq!(status(&stalled, "Stalled"), ("True".into(), "Failures".into()));
-    let migrated = told(&News::of(Phase::Migrated, "", None));
+    let migrated = told(&StatusUpdate::new(Phase::Migrated, "", None));
     assert_eq!(status(&migrated, "Migrated").0, "True");
     assert_eq!(
         status(&migrated, "Stalled"),
@@ -173,7 +182,7 @@ fn a_migrated_one_says_which_crd_it_speaks_of_what_went_and_what_becomes_of_each
     let mut losses = Losses::default();
     (losses.accepted, losses.objects) = (true, 2);
     losses.erased.insert("spec.legacy".into(), lost);
-    let done = News {
+    let done = StatusUpdate {
         pass: Some(some_pass()),
         losses: super::losses(&losses),
         outlook: Some(Outlook {
@@ -181,7 +190,7 @@ fn a_migrated_one_says_which_crd_it_speaks_of_what_went_and_what_becomes_of_each
             held: vec![("v1beta1".into(), holder.clone()), ("v1beta1".into(), holder)],
             ..Outlook::default()
         }),
-        ..News::of(Phase::Migrated, "every object is stored at v1", None)
+        ..StatusUpdate::new(Phase::Migrated, "every object is stored at v1", None)
     };
     let mut migration = told(&done);
     let message = |migration: &StorageMigration| {
@@ -199,13 +208,13 @@ fn a_migrated_one_says_which_crd_it_speaks_of_what_went_and_what_becomes_of_each
          more in status.blockers)"
     );
     assert_eq!(migration.status.clone().unwrap().migrated_generation, Some(3));
-    let later = News {
+    let later = StatusUpdate {
         outlook: None,
         ..done
     };
-    later.tell(&mut migration, Some(1));
+    later.apply(&mut migration, Some(1));
     assert_eq!(message(&migration), said);
-    News::of(Phase::Pending, "", None).tell(&mut migration, Some(1));
+    StatusUpdate::new(Phase::Pending, "", None).apply(&mut migration, Some(1));
     let status = migration.status.unwrap();
     assert_eq!((status.migrated_generation, status.losses), (None, None));
 }
@@ -235,4 +244,37 @@ fn what_is_at_rest_has_no_pace() {
     };
     let rest = at_rest(running);
     assert_eq!((rest.total, rest.done, rest.rate, rest.eta), (5, 3, None, None));
+}
+
+/// As Flux and Argo CD see it: at work in every phase but three, failed only when it is stalled.
+#[test]
+fn every_phase_reads_as_kstatus_expects_it() {
+    use exuvia_testenv::kstatus::{Kstatus, kstatus};
+
+    for phase in Phase::ALL {
+        let expected = match phase {
+            Phase::Migrated => Kstatus::Current,
+            Phase::Stalled => Kstatus::Failed,
+            _ => Kstatus::InProgress,
+        };
+        let cause = StallCause {
+            reason: reason::FAILURES,
+            message: "one object".into(),
+        };
+        let cause = (phase == Phase::Stalled).then_some(cause);
+        let mut migration = told(&StatusUpdate::new(phase, "", cause));
+        migration.metadata.generation = Some(1);
+        let read = |migration: &StorageMigration| kstatus(&serde_json::to_value(migration).unwrap());
+        assert_eq!(read(&migration), expected, "{phase:?}");
+        let conditions = migration.status.clone().unwrap().conditions;
+        let reconciling = conditions
+            .iter()
+            .find(|condition| condition.type_ == "Reconciling")
+            .unwrap();
+        let is_suspended = phase == Phase::Suspended;
+        let is_working = expected == Kstatus::InProgress && !is_suspended;
+        assert_eq!(reconciling.status == "True", is_working, "{phase:?}");
+        migration.metadata.generation = Some(2);
+        assert_eq!(read(&migration), Kstatus::InProgress, "the spec was changed");
+    }
 }

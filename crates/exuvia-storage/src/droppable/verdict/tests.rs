@@ -11,17 +11,17 @@ use serde_json::json;
 use super::*;
 use crate::ownership::Owner;
 use crate::references::{Dependents, Unseen};
-use crate::usage::{Counts, Unread};
+use crate::usage::{Counts, Unasked, Unread};
 
 /// All that is seen of a cluster in which nothing holds v1alpha1.
 struct World {
     definition: Definition,
     record: Option<Record>,
-    unproven: Option<String>,
-    owners: Result<Owners, String>,
-    references: Option<Result<References, String>>,
+    unproven: Option<Redacted>,
+    owners: Result<Owners, Redacted>,
+    references: Option<Result<References, Redacted>>,
     usage: Usage,
-    migrations: Result<Vec<Migration>, String>,
+    migrations: Result<Vec<Migration>, Redacted>,
     served_after: Vec<String>,
     audience: Audience,
 }
@@ -71,7 +71,7 @@ impl World {
         let seen = Seen {
             definition: &self.definition,
             record: self.record.as_ref(),
-            unproven: self.unproven.as_deref(),
+            unproven: self.unproven.as_ref(),
             owners: match &self.owners {
                 Ok(owners) => Looked::At(owners),
                 Err(why) => Looked::Failed(why),
@@ -225,6 +225,30 @@ fn ownership_each_manager_holds_and_unlisted_objects_are_not_known() {
         Holds::Ownership,
         "laggard owns fields at it on 2 objects (such as default/a)",
     );
+    // The migration on record was at 1_800_000_000.
+    for (second, still_writes) in [(1_799_999_999, false), (1_800_000_001, true)] {
+        let mut owners = owners("example.com/v1alpha1");
+        for owner in owners.by_version.values_mut().flat_map(BTreeMap::values_mut) {
+            owner.last = Timestamp::from_second(second).ok();
+        }
+        let verdict = World::with(|world| world.owners = Ok(owners))
+            .judge("v1alpha1")
+            .to_string();
+        assert_eq!(
+            verdict.contains("it still writes at this version"),
+            still_writes,
+            "{verdict}"
+        );
+    }
+    World::with(|world| {
+        world.owners = Ok(owners("example.com/v1alpha1"));
+        let annotation = (exuvia_api::EXCLUDE_ANNOTATION.to_owned(), "not ours".to_owned());
+        world.definition.annotations.extend([annotation]);
+    })
+    .assert_held(
+        Holds::Ownership,
+        "widgets.example.com --include-excluded --shed v1alpha1",
+    );
     let elsewhere = World::with(|world| world.owners = Ok(owners("example.com/v1")));
     assert_eq!(elsewhere.judge("v1alpha1").answer, Answer::Yes);
     World::with(|world| world.owners = Err("forbidden".into())).assert_not_known(
@@ -277,7 +301,7 @@ fn references_hold_and_what_could_not_be_listed_is_named_up_to_a_bound() {
     partly(vec![unseen("down.io/v1", false)]).assert_not_known(
         Holds::References,
         "down.io/v1 (no answer)",
-        "bring down.io/v1 to answer",
+        "repair down.io/v1",
     );
     let many = (0..9).map(|n| unseen(&format!("r{n}"), true)).collect();
     partly(many).assert_not_known(Holds::References, "r4 (forbidden), and 4 more", "r4, and 4 more");
@@ -309,7 +333,7 @@ fn usage_an_open_watch_holds_and_requests_do_if_they_came_while_we_watched() {
 
     for (forbidden, command) in [
         (true, "allow `get` on the path /metrics"),
-        (false, "make this API server answer"),
+        (false, "make this API server reachable"),
     ] {
         let unread = Unread {
             why: "no".into(),
@@ -333,7 +357,39 @@ fn usage_an_open_watch_holds_and_requests_do_if_they_came_while_we_watched() {
     assert_eq!(
         unserved.judge("v1alpha1").answer,
         Answer::Yes,
-        "nobody can ask for it"
+        "it cannot be asked for"
+    );
+}
+
+/// A watch may be open on a server that was not asked.
+#[test]
+fn usage_is_not_known_while_a_server_may_not_have_been_asked() {
+    let world = |unasked| World::with(|world| world.usage.unasked = Some(unasked));
+    let missing = |leases| Unasked::Missing { asked: 1, leases };
+    world(missing(2)).assert_not_known(
+        Holds::Usage,
+        "kube-system has 2 identity Leases, and 1 answered",
+        "`exuvia storage droppable widgets.example.com v1alpha1 --apiserver URL`",
+    );
+    world(missing(0)).assert_not_known(Holds::Usage, "no identity Leases", "`served: false` for v1alpha1");
+    world(Unasked::NotCounted).assert_not_known(
+        Holds::Usage,
+        "may not be listed",
+        "allow `list` on leases.coordination.k8s.io in namespace kube-system",
+    );
+    let mut of_operator = world(missing(3));
+    of_operator.audience = Audience::StorageMigration;
+    of_operator.assert_not_known(
+        Holds::Usage,
+        "3 identity Leases",
+        "start the operator with one --apiserver URL",
+    );
+    let mut unserved = world(missing(2));
+    unserved.definition.versions[1].served = false;
+    assert_eq!(
+        unserved.judge("v1alpha1").answer,
+        Answer::Yes,
+        "it cannot be asked for"
     );
 }
 

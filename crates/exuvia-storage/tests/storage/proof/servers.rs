@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use exuvia_storage::{Activity, End, Engine, Options, Report, Verified, Verify};
+use exuvia_storage::protocol::StepKind;
+use exuvia_storage::{End, Engine, MigrationReport, Options, Verified, Verify};
 use exuvia_testenv::proxy::{Match, Proxy, Rule};
 use exuvia_testenv::{ApiServer, ControlPlane, Widgets};
 use exuvia_write::Writer;
@@ -80,7 +81,7 @@ impl TwoHosts {
         widgets.install(&self.client, "v1alpha1").await.unwrap();
         widgets.create(&self.client, "v1alpha1", count).await.unwrap();
         let other = widgets.api(&self.second.client().unwrap(), "v1");
-        crate::until("the second server serves it", async || {
+        exuvia_testenv::until("the second server serves it", async || {
             other.get("widget-0000").await.is_ok()
         })
         .await;
@@ -108,7 +109,7 @@ impl TwoHosts {
     }
 
     /// The oracle: whatever the migration says, a version that is not listed has no object at the trim's revision.
-    async fn assert_no_wrong_trim(&self, widgets: &Widgets, report: &Report) {
+    async fn assert_no_wrong_trim(&self, widgets: &Widgets, report: &MigrationReport) {
         let key = format!(
             "/registry/apiextensions.k8s.io/customresourcedefinitions/{}",
             widgets.crd_name()
@@ -170,8 +171,8 @@ async fn a_resource_version_proves_nothing_while_a_server_is_not_accounted_for()
         let mut engine = hosts
             .engine(&proxy, &widgets, options)
             .watched_by(move |activity| {
-                if let Activity::Verifying(progress) = activity {
-                    verified.lock().unwrap().push(progress);
+                if activity.step == StepKind::Verify {
+                    verified.lock().unwrap().extend(activity.progress);
                 }
             });
         let waking = async {
@@ -243,13 +244,13 @@ async fn servers_asked_one_by_one_and_identity_leases_must_match_in_number() {
         .unwrap();
     assert_eq!((still.end, still.verified), (End::Migrated, Some(Verified::Full)));
 
-    // Who insists on proof is told why there is none.
+    // A user who insists on proof is told why it is not possible.
     let insists = Options {
         verify: Verify::Proof,
         ..asking(&[first])
     };
     let refused = migrate("insists.example.com", insists, false).await;
-    let is_migrated = |report: &Report| report.end == End::Migrated;
+    let is_migrated = |report: &MigrationReport| report.end == End::Migrated;
     assert!(!refused.as_ref().is_ok_and(is_migrated), "{refused:?}");
 }
 

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use exuvia_storage::protocol::StepKind;
 use exuvia_storage::{Activity, End, Options};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -59,7 +60,7 @@ async fn a_writer_at_the_old_version_beside_a_new_default_is_not_a_server_that_i
     // Before each verification it writes every object: two rounds, as one may have begun before.
     let written = std::sync::Mutex::new(written);
     let let_it_write = move |activity: Activity| {
-        if let Activity::Verifying(_) = activity {
+        if activity.step == StepKind::Verify {
             let written = written.lock().unwrap();
             while written.try_recv().is_ok() {}
             for _ in 0..2 {

@@ -6,7 +6,7 @@ use super::*;
 async fn a_sweep_that_was_cancelled_before_asks_nothing() {
     let (source, control) = (Script::of(10), Control::new());
     control.cancel();
-    let error = run(&source, &control, async |_| Verdict::current())
+    let error = run(&source, &control, async |_| Verdict::unchanged())
         .await
         .expect_err("cancelled");
     assert!(error.is_cancelled());
@@ -25,13 +25,13 @@ async fn cancel_lets_those_in_work_finish_and_begins_no_other() {
         }
         sleep(Duration::from_secs(1)).await;
         finished.set(finished.get() + 1);
-        Verdict::rewritten()
+        Verdict::changed()
     })
     .await
     .expect_err("cancelled");
     assert_eq!((begun.get(), finished.get()), (24, 24), "four at a time");
     assert!(error.is_cancelled());
-    assert_eq!(error.report().tally.rewritten, 24);
+    assert_eq!(error.report().tally.changed, 24);
     assert_eq!(
         error.to_string(),
         "the sweep of widgets.example.dev was cancelled"
@@ -42,14 +42,14 @@ async fn cancel_lets_those_in_work_finish_and_begins_no_other() {
 async fn cancel_does_not_wait_for_a_page() {
     struct Never;
     impl Source for Never {
-        async fn page(&self, _: ListParams) -> Result<Page, ListFailure> {
+        async fn page(&self, _: ListParams) -> Result<Answer, kube::Error> {
             std::future::pending().await
         }
     }
     let control = Control::new();
     let (settings, progress) = (settings(), watch::Sender::default());
-    let sweep = drive(&Never, &settings, &control, &progress, async |_| {
-        Verdict::current()
+    let sweep = sweep(Never, &settings, &control, &progress, async |_| {
+        Verdict::unchanged()
     });
     let (ended, ()) = futures::join!(sweep, async {
         sleep(Duration::from_secs(1)).await;
@@ -63,13 +63,13 @@ async fn pause_holds_objects_and_pages_until_resume() {
     let (source, control) = (Script::of(100), Control::new());
     let (settings, progress) = (settings(), watch::Sender::default());
     let seen = Cell::new(0);
-    let sweep = drive(&source, &settings, &control, &progress, async |_| {
+    let sweep = sweep(&source, &settings, &control, &progress, async |_| {
         seen.set(seen.get() + 1);
         if seen.get() == 20 {
             control.pause();
         }
         sleep(Duration::from_secs(1)).await;
-        Verdict::current()
+        Verdict::unchanged()
     });
     let outside = async {
         progress
@@ -84,7 +84,7 @@ async fn pause_holds_objects_and_pages_until_resume() {
         control.resume();
     };
     let (report, ()) = futures::join!(sweep, outside);
-    assert_eq!(report.expect("the end").tally.current, 100);
+    assert_eq!(report.expect("the end").tally.unchanged, 100);
     assert!(!progress.borrow().paused);
 }
 
@@ -118,7 +118,7 @@ async fn the_server_is_left_alone_for_as_long_as_it_asks() {
         begun.borrow_mut().push(Instant::now() - start);
         sleep(Duration::from_millis(10)).await;
         let throttled = name_of(&object) == name(0);
-        Verdict::current().under(throttled.then_some(Pressure::Throttled(Some(rest))))
+        Verdict::unchanged().under(throttled.then_some(Pressure::Throttled(Some(rest))))
     })
     .await
     .expect("the end");
@@ -133,9 +133,9 @@ async fn pressure_from_outside_is_felt_at_once() {
     let (source, control) = (Script::of(100), Control::new());
     control.slow_down(Pressure::Timeout, Duration::ZERO); // of before: not this sweep's
     let (settings, progress) = (settings(), watch::Sender::<Progress>::default());
-    let sweep = drive(&source, &settings, &control, &progress, async |_| {
+    let sweep = sweep(&source, &settings, &control, &progress, async |_| {
         sleep(Duration::from_secs(10)).await;
-        Verdict::current()
+        Verdict::unchanged()
     });
     let outside = async {
         let mut news = progress.subscribe();
@@ -145,7 +145,7 @@ async fn pressure_from_outside_is_felt_at_once() {
         assert_eq!((halved.in_flight, halved.done()), (4, 0), "before any verdict");
     };
     let (report, ()) = futures::join!(sweep, outside);
-    assert_eq!(report.expect("the end").tally.current, 100);
+    assert_eq!(report.expect("the end").tally.unchanged, 100);
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,10 +154,10 @@ async fn no_more_are_begun_per_second_than_allowed_and_skipping_is_free() {
         qps: NonZeroU32::new(10),
         ..settings()
     };
-    for (verdict, seconds) in [(Verdict::current(), 9), (Verdict::skipped(), 0)] {
+    for (verdict, seconds) in [(Verdict::unchanged(), 9), (Verdict::skipped(), 0)] {
         let (source, start) = (Script::of(100), Instant::now());
         let worker = async |_| verdict.clone();
-        let report = drive(
+        let report = sweep(
             &source,
             &settings,
             &Control::new(),
@@ -176,11 +176,11 @@ async fn a_throttled_list_slows_the_pool_down() {
     let source = Script::new([Ok(page(0..10, Some(2))), refusal(429), Ok(page(10..12, None))]);
     let report = run(&source, &Control::new(), async |_| {
         sleep(Duration::from_millis(50)).await;
-        Verdict::current()
+        Verdict::unchanged()
     })
     .await
     .expect("the end");
-    assert_eq!((report.tally.current, report.last_concurrency), (12, 2));
+    assert_eq!((report.tally.unchanged, report.last_concurrency), (12, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,9 +191,9 @@ async fn progress_is_told_ten_times_per_second_at_most_and_in_the_end() {
     let start = Instant::now();
     let sweep = async {
         // Four at a time, 20 ms each: five seconds.
-        let report = drive(&source, &settings, &control, &progress, async |_| {
+        let report = sweep(&source, &settings, &control, &progress, async |_| {
             sleep(Duration::from_millis(20)).await;
-            Verdict::rewritten()
+            Verdict::changed()
         });
         let report = report.await.expect("the end");
         drop(progress);
@@ -227,7 +227,7 @@ async fn progress_is_told_ten_times_per_second_at_most_and_in_the_end() {
         (end.tally, end.in_flight, end.eta),
         (report.tally, 0, Some(Duration::ZERO))
     );
-    assert_eq!(end.tally.of(Outcome::Rewritten), 1000);
+    assert_eq!(end.tally.of(Outcome::Changed), 1000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +239,7 @@ async fn a_sweep_can_be_spawned() {
             let (source, gate) = (Script::of(10), &gate);
             run(&source, &Control::new(), |_| async move {
                 gate.acquire().await.expect("open").forget();
-                Verdict::current()
+                Verdict::unchanged()
             })
             .await
         }

@@ -1,9 +1,10 @@
-//! What a CRD comes to, and what to do next: decided from what was seen, without asking anybody.
+//! The verdict on a CRD, and what to do next: decided from what was seen, without requests.
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{droppable, older};
 use exuvia_storage::loss;
 use exuvia_storage::record::Record;
+use exuvia_storage::usage::still_writes;
 use exuvia_storage::{Owners, exclusion};
 
 use super::ownership::{Misfits, Ownership};
@@ -44,7 +45,7 @@ impl Advice {
             None => Self::without_owners(definition, record),
         };
         if let Some(reason) = exclusion(definition) {
-            // Its owner has said no: nothing is advised against that.
+            // Its owner said no, so no command is advised.
             advice.verdict.push_str(&format!("; excluded: {reason}"));
             (advice.first, advice.command, advice.price) = (None, None, None);
         }
@@ -153,9 +154,7 @@ impl Held {
             for (manager, owner) in seen.owners.at(&definition.api_version(version)) {
                 let manager = manager.to_owned();
                 held.objects = held.objects.max(owner.objects);
-                if record.is_some_and(|record| owner.last > Some(record.at))
-                    && !held.writers.contains(&manager)
-                {
+                if still_writes(owner, record) && !held.writers.contains(&manager) {
                     held.writers.push(manager.clone());
                 }
                 if !held.managers.contains(&manager) {
@@ -310,7 +309,7 @@ mod tests {
         assert_eq!(advice.verdict, "v1alpha1 is held by fields of old (1 object)");
     }
 
-    /// Advising it once more would do nothing once more.
+    /// The same command would do nothing again.
     #[test]
     fn what_a_migration_left_is_dropped_and_the_price_is_named() {
         let clean = definition(&["v1"], |_| {});
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_that_is_in_use_is_no_reason_to_shed_it() {
+    fn a_newer_version_that_is_in_use_is_not_shed() {
         let clean = definition(&["v1"], |_| {});
         let advice = Advice::on(&clean, Some(&record()), Some(&seen("v2", "early", AFTER, false)));
         assert_eq!(

@@ -19,7 +19,7 @@ pub struct PlanArgs {
     #[arg(short, long)]
     pub watch: bool,
     /// With --watch: how long to wait between two looks
-    #[arg(long, default_value = "5s", value_parser = interval, requires = "watch")]
+    #[arg(long, default_value = "5s", value_parser = interval, allow_hyphen_values = true, requires = "watch")]
     pub interval: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -28,7 +28,12 @@ pub struct PlanArgs {
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// A context of the kubeconfig (repeatable: all clusters in one table)
-    #[arg(long = "context", value_name = "CONTEXT", conflicts_with = "all_contexts")]
+    #[arg(
+        id = "context",
+        long = "context",
+        value_name = "CONTEXT",
+        conflicts_with = "all_contexts"
+    )]
     pub contexts: Vec<String>,
     /// Every context of the kubeconfig: all clusters in one table
     #[arg(long)]

@@ -4,6 +4,7 @@ use exuvia_api::{Phase, StorageMigration, condition};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Holds, older};
 use exuvia_storage::record::Record;
+use exuvia_storage::usage::still_writes;
 use exuvia_write::{ErrorClass, RetryPolicy};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -12,10 +13,10 @@ use serde::Serialize;
 use super::ownership::Ownership;
 use crate::cli::output::{count, seconds};
 
-/// So many objects that a migration did not do are named to people.
+/// How many objects that a migration did not do are named to people.
 const FAILURES_SHOWN: usize = 3;
 
-/// How a message begins that is about what could not be seen, as in `StorageMigration.status.blockers`.
+/// How a message begins if something could not be seen, as in `StorageMigration.status.blockers`.
 const NOT_KNOWN: &str = "not known:";
 
 /// Something that holds a version.
@@ -198,7 +199,7 @@ fn ownership(
             if let Some(last) = owner.last {
                 message.push_str(&format!(", last write {}", seconds(last)));
             }
-            if record.is_some_and(|record| owner.last > Some(record.at)) {
+            if still_writes(owner, record) {
                 message.push_str(": it still writes at this version");
             }
             if let Some(misfits) = misfits.filter(|misfits| misfits.managers.contains(manager)) {

@@ -1,6 +1,7 @@
 //! One CRD's line: what it stores, what that means, what to do next.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
@@ -62,6 +63,29 @@ pub(super) struct Line {
     migration: Option<Migration>,
 }
 
+/// How long an API server may take to count the objects of one CRD. It answers within a second, unless it waits for a
+/// conversion webhook that is down: then it would take as long as all retries together, about 20 s (PITFALLS A24).
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many objects there are, if the server says; or why they cannot be listed.
+async fn count(definition: &Definition, sweep: &Sweep) -> Result<Option<u64>, String> {
+    match tokio::time::timeout(COUNTED_WITHIN, sweep.count()).await {
+        Ok(Ok(count)) => Ok(count.objects),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => {
+            let webhook = if definition.webhook_conversion {
+                ": its conversion webhook may be down"
+            } else {
+                ""
+            };
+            let seconds = COUNTED_WITHIN.as_secs();
+            Err(format!(
+                "its objects could not be listed within {seconds} s{webhook}"
+            ))
+        }
+    }
+}
+
 /// What a row shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shown {
@@ -72,7 +96,7 @@ pub(super) struct Shown {
 }
 
 impl Line {
-    /// What one CRD comes to. A CRD whose objects cannot be listed has a line like any other. With `look`, the metadata of
+    /// Looks at one CRD. A CRD whose objects cannot be listed has a line like any other. With `look`, the metadata of
     /// all objects is looked at; `migration` is what is known of it otherwise.
     pub(super) async fn read(
         client: &Client,
@@ -86,17 +110,15 @@ impl Line {
         let mut seen = None;
         let mut unlisted = None;
         if let Some(endpoint) = definition.endpoint() {
+            tracing::debug!(crd = definition.name, "looking at objects");
             let sweep = Sweep::of(client.clone(), &definition.resource(endpoint));
-            if look {
-                match Ownership::look(definition, sweep).await {
+            match count(definition, &sweep).await {
+                Ok(_) if look => match Ownership::look(definition, sweep).await {
                     Ok(look) => (objects, seen) = (Some(look.objects), Some(look)),
                     Err(error) => unlisted = Some(error.to_string()),
-                }
-            } else {
-                match sweep.count().await {
-                    Ok(count) => objects = count.objects,
-                    Err(error) => unlisted = Some(error.to_string()),
-                }
+                },
+                Ok(count) => objects = count,
+                Err(why) => unlisted = Some(why),
             }
         }
         let advice = Advice::on(definition, record.as_ref(), seen.as_ref());
@@ -138,14 +160,8 @@ impl Line {
 
     /// A command that is copied must act on the cluster that was looked at.
     pub(super) fn on(mut self, cluster: &ClusterArgs) -> Self {
-        if self.next != "-" {
-            if let Some(path) = &cluster.kubeconfig {
-                self.next.push_str(&format!(" --kubeconfig {}", path.display()));
-            }
-            if let Some(context) = &cluster.context {
-                self.next.push_str(&format!(" --context {context}"));
-            }
-        }
+        self.next = cluster.in_commands(&self.next);
+        self.first = self.first.map(|first| cluster.in_commands(&first));
         self
     }
 

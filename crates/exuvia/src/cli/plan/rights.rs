@@ -76,8 +76,8 @@ pub(super) fn rules<'a>(missing: impl IntoIterator<Item = &'a MissingRule>) -> S
     rules.join(", ")
 }
 
-/// Why the CRDs cannot be listed. If that is for want of a right, then in one sentence with every other right that the
-/// command would miss next, as far as the server tells.
+/// Why the CRDs cannot be listed. If a right is missing, one sentence names it with every other right that the command
+/// would miss next, as far as the server tells.
 pub(super) async fn explained(client: &Client, error: kube::Error, wanted: &Wanted<'_>) -> anyhow::Error {
     let missing = match &error {
         kube::Error::Api(status) => MissingRule::named_in(&status.message),

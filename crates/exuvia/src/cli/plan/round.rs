@@ -1,4 +1,4 @@
-//! One look at all clusters that were asked for: a line per CRD, and what else there is to say.
+//! One look at all clusters that were asked for: a line per CRD, and notes.
 
 use std::process::ExitCode;
 
@@ -11,15 +11,15 @@ use super::line::{Line, Shown};
 use super::rights::{Wanted, rules};
 use super::{PlanArgs, PlanFormat, Target, crds_for, lines, migrations_among, no_crds};
 
-use crate::cli::bars::Tally;
+use crate::cli::bars::CrdProgress;
 use crate::cli::cluster::Cluster;
 use crate::cli::output::count;
 use crate::cli::table::{Column, Row, Table};
 
-/// So many CRDs are named in a note.
+/// How many CRDs are named in a note.
 const NAMED: usize = 5;
 
-/// What came of one cluster, or of one CRD of it.
+/// One cluster, or one CRD of it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Entry {
@@ -33,7 +33,7 @@ pub(super) enum Entry {
         /// Why.
         error: String,
     },
-    /// A cluster without any CRD to be looked at. Machines see that there is none.
+    /// A cluster without CRDs to look at. Machines see an empty list.
     Empty {
         /// Its context.
         context: String,
@@ -42,7 +42,7 @@ pub(super) enum Entry {
     },
 }
 
-/// What one look at all clusters came to.
+/// The result of one look at all clusters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
@@ -50,14 +50,14 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Looks at all clusters at the same time. One that fails is an entry of its own if `tolerant`, and otherwise the end.
+    /// Looks at all clusters at the same time. One that fails is an entry if `tolerant`, and otherwise an error.
     pub(super) async fn look(
         targets: &[Target],
         args: &PlanArgs,
         tolerant: bool,
-        tally: &Tally,
+        progress: &CrdProgress,
     ) -> anyhow::Result<Self> {
-        let looks = targets.iter().map(|target| target.look(args, tally));
+        let looks = targets.iter().map(|target| target.look(args, progress));
         let found = futures::future::join_all(looks).await;
         let mut round = Self::default();
         for (target, found) in targets.iter().zip(found) {
@@ -86,7 +86,7 @@ impl Round {
         Ok(round)
     }
 
-    /// What machines are told.
+    /// The answer for machines.
     pub(super) fn answers(&self) -> Vec<&Entry> {
         let told = |entry: &&Entry| !matches!(entry, Entry::Empty { .. });
         self.entries.iter().filter(told).collect()
@@ -105,7 +105,7 @@ impl Round {
         }
     }
 
-    /// What people are told, without notes.
+    /// The answer for people, without notes.
     pub(super) fn text(&self, args: &PlanArgs, screen: Option<usize>) -> String {
         if self.entries.is_empty() {
             return no_crds(&args.opt_in.groups) + "\n";
@@ -162,7 +162,7 @@ impl Entry {
 }
 
 impl Target {
-    async fn look(&self, args: &PlanArgs, tally: &Tally) -> anyhow::Result<Round> {
+    async fn look(&self, args: &PlanArgs, progress: &CrdProgress) -> anyhow::Result<Round> {
         let cluster = self
             .connected
             .get_or_try_init(|| Cluster::connect(&self.args))
@@ -185,7 +185,7 @@ impl Target {
         let chosen_definitions = definitions
             .iter()
             .filter(|definition| in_groups(&definition.name));
-        let lines = lines(client, chosen, args.looks(), &migrations, tally).await;
+        let lines = lines(client, chosen, args.looks(), &migrations, progress).await;
         let lines: Vec<Line> = lines
             .into_iter()
             .zip(chosen_definitions)
@@ -207,7 +207,7 @@ impl Target {
     }
 }
 
-/// CRDs that carry the label, but are outside of the groups: silence would look like consent.
+/// CRDs that carry the label, but are outside of the groups: without a note they would seem to take part.
 fn left_out(definitions: &[Definition], opt_in: &OptIn) -> Option<String> {
     let anywhere = OptIn {
         groups: Vec::new(),
@@ -233,7 +233,7 @@ fn left_out(definitions: &[Definition], opt_in: &OptIn) -> Option<String> {
     })
 }
 
-/// What is missing to look at objects, of all CRDs at once.
+/// The rights that are missing to list objects, of all CRDs at once.
 pub(super) fn notes_on_rights(lines: &[Line]) -> Option<String> {
     let missing = lines.iter().filter_map(|line| line.missing_rule.as_ref());
     let number = missing.clone().count() as u64;

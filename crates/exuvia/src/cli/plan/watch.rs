@@ -11,28 +11,29 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::round::{Entry, Round, table};
 use super::{PlanArgs, PlanFormat, Target, noted, tell};
 
-use crate::cli::bars::Tally;
-use crate::cli::output::{say_while_read, seconds};
+use crate::cli::bars::CrdProgress;
+use crate::cli::output::{reader_gone, say_while_read, seconds};
 use crate::cli::table::{screen_height, screen_width};
 
 /// A CRD of a cluster, or the cluster itself.
 type Key = (Option<String>, Option<String>);
 
-/// Looks until it is told to stop, or until nobody reads any more.
+/// Looks until a signal comes, or until the reader of its output has gone away, as after `| head -1`.
 pub(super) async fn run(targets: &[Target], args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut stop = std::pin::pin!(async {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => {}
             _ = terminate.recv() => {}
+            () = reader_gone() => {}
         }
     });
     let redraws = args.output.is_for_people() && std::io::stdout().is_terminal();
-    let quiet = Tally::silent();
+    let quiet = CrdProgress::silent();
     let mut known: Option<Known> = None;
     let mut code = ExitCode::SUCCESS;
     loop {
-        // What cannot be looked at at all is not worth a second look; what failed later may come back.
+        // A first look that fails is an error; a later one may fail and the cluster come back.
         let tolerant = args.several() || known.is_some();
         let round = tokio::select! {
             round = Round::look(targets, args, tolerant, &quiet) => round?,
@@ -124,7 +125,7 @@ impl Known {
             .collect();
         let is_gone = |key: &&Key| !now.contains_key(*key) && (key.1.is_none() || !failed.contains(&key.0));
         let mut gone: Vec<Key> = self.entries.keys().filter(is_gone).cloned().collect();
-        // That a cluster is not without CRDs any more shows by its CRDs.
+        // A cluster that has CRDs again is reported by its CRDs.
         gone.retain(|key| {
             self.entries
                 .remove(key)
@@ -205,7 +206,7 @@ mod tests {
     fn empty(context: &str) -> Entry {
         Entry::Empty {
             context: context.into(),
-            why: "there is no CRD in this cluster".into(),
+            why: "this cluster has no CRDs".into(),
         }
     }
 

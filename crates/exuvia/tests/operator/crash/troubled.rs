@@ -1,16 +1,18 @@
 //! Crashes in migrations that do not go straight: a version that must be put back, a pass that is voided, a stall.
 
-use std::time::Duration;
-
 use exuvia_api::{Phase, StorageMigration};
-use exuvia_testenv::Widgets;
+use exuvia_testenv::crash::{Crash, Ended, Lane, Matrix, Point, Run, Scenario};
+use exuvia_testenv::proxy::Match;
+use exuvia_testenv::{ControlPlane, Widgets, until};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::sync::mpsc;
 
-use super::{Lane, Mishap, OBJECTS, Point, counted};
+use super::{OBJECTS, counted, delete_migration, old_widgets, start_operator};
 use crate::harness::*;
 use crate::oracle::assert_every_trim_was_right;
 
@@ -30,164 +32,76 @@ fn a_crash_in_a_troubled_migration_leaves_nothing_old_and_nothing_trimmed_wrongl
     std::thread::scope(|scope| {
         for trouble in [Trouble::TrimmedByOthers, Trouble::Voided, Trouble::Stalled] {
             scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                runtime.unwrap().block_on(work(trouble));
+                let report = Matrix::new(trouble).points(some).writes_may_vary().run();
+                println!("{trouble:?}: {report}");
+                report.assert_all_ended_well();
+                assert!(report.writes.len() > OBJECTS, "{trouble:?}: {:?}", report.writes);
             });
         }
     });
 }
 
-async fn work(trouble: Trouble) {
-    let lane = Lane::start().await;
-    let writes = lane.survive(trouble, None).await;
-    assert!(writes > OBJECTS, "{trouble:?}: {writes} writes");
-    // Which write is the n-th depends on the moment here. Every third point, in turns before and after it; the first write is
-    // the Lease's, which is another test's.
-    for nth in (2..=writes).step_by(3) {
-        let mishap = if nth % 2 == 0 {
-            Mishap::KilledAfter
+/// Every third write, killed before and after it in turn. The first write is the Lease's, which is another test's.
+fn some(writes: usize) -> Vec<Point> {
+    let point = |write: usize| Point {
+        write,
+        crash: if write.is_multiple_of(2) {
+            Crash::KilledAfter
         } else {
-            Mishap::KilledBefore
-        };
-        lane.survive(trouble, Some(Point { mishap, nth })).await;
-    }
-    println!("{trouble:?}: killed at every third of {writes} writes");
+            Crash::KilledBefore
+        },
+    };
+    (2..=writes).step_by(3).map(point).collect()
 }
 
-impl Lane {
-    /// A migration in trouble from its first write to its end, killed at one of its writes or not at all. Returns how many
-    /// writes there were.
-    async fn survive(&self, trouble: Trouble, point: Option<Point>) -> usize {
-        let name = match point {
-            None => format!("{trouble:?}").to_lowercase(),
-            Some(point) => format!("{trouble:?}-{:?}-{}", point.mishap, point.nth).to_lowercase(),
-        };
-        let widgets = self.prepare(&name).await;
-        self.trouble(trouble, &widgets).await;
-        self.proxy.clear();
-        self.proxy.forget();
-        let (say, mut hear) = mpsc::unbounded_channel();
-        if let Some(point) = point {
-            self.proxy.inject(point.rule(say));
+impl Scenario for Trouble {
+    type World = Widgets;
+    type Program = Operator;
+
+    async fn control_plane(&self) -> ControlPlane {
+        control_plane().await
+    }
+
+    fn counted(&self) -> Match {
+        counted()
+    }
+
+    async fn set_up(&self, lane: &Lane, run: &Run) -> Widgets {
+        let widgets = old_widgets(lane, &run.name).await;
+        match self {
+            Self::TrimmedByOthers => widgets.set_stored_versions(&lane.client, &["v1"]).await.unwrap(),
+            Self::Voided => {}
+            Self::Stalled => deny(lane, &widgets).await,
         }
-        let mut operator = self.operator("first", &widgets, point);
-        let end = self.end_of(trouble, &widgets);
-        tokio::pin!(end);
-        // It may end without ever coming to that write.
-        tokio::select! {
-            () = &mut end => {}
-            struck = hear.recv(), if point.is_some() => {
-                assert!(struck.is_some());
-                operator.process.kill().unwrap();
-                self.free_lease(&widgets, point.unwrap()).await;
-                operator = self.operator("second", &widgets, point);
-                end.await;
-            }
-        }
-        operator.process.stop(Duration::from_secs(60)).unwrap();
-        let writes = self
-            .proxy
-            .writes()
-            .iter()
-            .filter(|write| counted().holds(write))
-            .count();
-        self.check(trouble, &widgets).await;
-        let migrations: Api<StorageMigration> = Api::all(self.client.clone());
-        let deleted = migrations
-            .delete(&widgets.crd_name(), &DeleteParams::default())
-            .await;
-        deleted.unwrap();
-        writes
+        widgets
     }
 
-    /// What is out of the ordinary before the operator starts.
-    async fn trouble(&self, trouble: Trouble, widgets: &Widgets) {
-        match trouble {
-            Trouble::TrimmedByOthers => {
-                let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-                let trimmed = Patch::Merge(json!({"status": {"storedVersions": ["v1"]}}));
-                crds.patch_status(&widgets.crd_name(), &PatchParams::default(), &trimmed)
-                    .await
-                    .unwrap();
-            }
-            Trouble::Voided => {}
-            Trouble::Stalled => self.deny(widgets).await,
-        }
+    async fn start(&self, lane: &Lane, widgets: &Widgets, run: &Run) -> Operator {
+        start_operator(lane, widgets, run).await
     }
 
-    /// Refuses every write of one object, until the policy is deleted.
-    async fn deny(&self, widgets: &Widgets) {
-        let name = widgets.group().replace('.', "-");
-        let policy = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "matchConstraints": {"resourceRules": [{"apiGroups": [widgets.group()], "apiVersions": ["*"],
-                    "operations": ["UPDATE"], "resources": ["widgets"]}]},
-                "validations": [{"expression": "object.metadata.name != 'widget-0003'"}],
-            },
-        });
-        let binding =
-            json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}});
-        self.policies()
-            .create(&PostParams::default(), &serde_json::from_value(policy).unwrap())
-            .await
-            .unwrap();
-        self.bindings()
-            .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
-            .await
-            .unwrap();
-        let api = widgets.api(&self.client, "v1");
-        until("the policy bites", async || {
-            let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": "yes"}}}));
-            let dry = PatchParams {
-                dry_run: true,
-                ..PatchParams::default()
-            };
-            api.patch("widget-0003", &dry, &touched)
-                .await
-                .is_err()
-                .then_some(())
-        })
-        .await;
-    }
-
-    fn policies(&self) -> Api<k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy> {
-        Api::all(self.client.clone())
-    }
-
-    fn bindings(&self) -> Api<k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding> {
-        Api::all(self.client.clone())
-    }
-
-    /// Does what is out of the ordinary meanwhile, and waits until all is done about the CRD as it is then.
-    async fn end_of(&self, trouble: Trouble, widgets: &Widgets) {
-        let name = widgets.crd_name();
-        match trouble {
-            Trouble::TrimmedByOthers => {}
-            Trouble::Voided => {
+    /// Does what is out of the ordinary, and waits until all is done about the CRD as it is then.
+    async fn meanwhile(&self, lane: &Lane, widgets: &Widgets) {
+        let (client, name) = (&lane.client, widgets.crd_name());
+        match self {
+            Self::TrimmedByOthers => {}
+            Self::Voided => {
                 until("it is trimmed", async || {
-                    (stored_versions(&self.client, widgets).await == ["v1"]).then_some(())
+                    stored_versions(client, widgets).await == ["v1"]
                 })
                 .await;
-                merge_crd(
-                    &self.client,
-                    widgets,
-                    json!({"spec": {"names": {"shortNames": ["wdg"]}}}),
-                )
-                .await;
+                let change = json!({"spec": {"names": {"shortNames": ["wdg"]}}});
+                merge_crd(client, widgets, change).await;
             }
-            Trouble::Stalled => {
-                in_phase(&self.client, &name, Phase::Stalled).await;
-                let policy = widgets.group().replace('.', "-");
-                let params = DeleteParams::default();
-                self.bindings().delete(&policy, &params).await.unwrap();
-                self.policies().delete(&policy, &params).await.unwrap();
+            Self::Stalled => {
+                in_phase(client, &name, Phase::Stalled).await;
+                allow(lane, widgets).await;
             }
         }
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let migrations: Api<StorageMigration> = Api::all(client.clone());
         until("all is done", async || {
             let crd = crds.get(&name).await.unwrap();
-            let migrations: Api<StorageMigration> = Api::all(self.client.clone());
             let status = migrations.get_opt(&name).await.ok()??.status?;
             let about = status.observed.as_ref()?.generation;
             let done = status.phase == Some(Phase::Migrated) && Some(about) == crd.metadata.generation;
@@ -196,34 +110,74 @@ impl Lane {
         .await;
     }
 
-    async fn check(&self, trouble: Trouble, widgets: &Widgets) {
-        let stored = stored_at(&self.control_plane, widgets).await;
-        assert_eq!(stored, [("v1".to_owned(), OBJECTS)].into(), "{trouble:?}");
-        assert_eq!(
-            stored_versions(&self.client, widgets).await,
-            ["v1"],
-            "{trouble:?}"
-        );
-        if trouble != Trouble::TrimmedByOthers {
-            assert_every_trim_was_right(&self.control_plane, widgets).await; // theirs was wrong, ours never
+    async fn check(&self, lane: &Lane, widgets: &Widgets, _ended: &Ended) {
+        let stored = stored_at(&lane.control_plane, widgets).await;
+        assert_eq!(stored, [("v1".to_owned(), OBJECTS)].into());
+        assert_eq!(stored_versions(&lane.client, widgets).await, ["v1"]);
+        if *self != Self::TrimmedByOthers {
+            assert_every_trim_was_right(&lane.control_plane, widgets).await; // theirs was wrong, ours never
         }
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(lane.client.clone());
         let crd = crds.get(&widgets.crd_name()).await.unwrap();
         let record = exuvia_storage::record::Record::read(&crd).expect("it is on record");
-        assert!(record.patrolled, "{trouble:?}: {record:?}");
-        let api: Api<DynamicObject> = widgets.api(&self.client, "v1");
+        assert!(record.patrolled, "{record:?}");
+        let api: Api<DynamicObject> = widgets.api(&lane.client, "v1");
         for object in api.list(&ListParams::default()).await.unwrap() {
             let index: usize = object.name_any()["widget-".len()..].parse().unwrap();
-            assert_eq!(object.data["spec"]["size"], index, "{trouble:?}");
-            let at_v1 = |entry: &_| {
-                let entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry = entry;
-                entry
-                    .api_version
-                    .as_deref()
-                    .is_some_and(|version| version.ends_with("/v1"))
-            };
+            assert_eq!(object.data["spec"]["size"], index);
             let entries = object.metadata.managed_fields.unwrap_or_default();
-            assert!(entries.iter().all(at_v1), "{trouble:?}: {entries:?}");
+            let versions = entries.iter().flat_map(|entry| &entry.api_version);
+            let old: Vec<&String> = versions.filter(|version| !version.ends_with("/v1")).collect();
+            assert!(old.is_empty(), "{entries:?}");
         }
     }
+
+    async fn tear_down(&self, lane: &Lane, widgets: &Widgets) {
+        delete_migration(lane, widgets).await;
+    }
+}
+
+/// Refuses every write of one object, until [`allow`] is called.
+async fn deny(lane: &Lane, widgets: &Widgets) {
+    let name = widgets.group().replace('.', "-");
+    let policy = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": [widgets.group()], "apiVersions": ["*"],
+                "operations": ["UPDATE"], "resources": ["widgets"]}]},
+            "validations": [{"expression": "object.metadata.name != 'widget-0003'"}],
+        },
+    });
+    let binding =
+        json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}});
+    policies(lane)
+        .create(&PostParams::default(), &serde_json::from_value(policy).unwrap())
+        .await
+        .unwrap();
+    bindings(lane)
+        .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    let api = widgets.api(&lane.client, "v1");
+    until("the policy bites", async || {
+        let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": "yes"}}}));
+        let dry = PatchParams::default().dry_run();
+        api.patch("widget-0003", &dry, &touched).await.is_err()
+    })
+    .await;
+}
+
+async fn allow(lane: &Lane, widgets: &Widgets) {
+    let policy = widgets.group().replace('.', "-");
+    let params = DeleteParams::default();
+    bindings(lane).delete(&policy, &params).await.unwrap();
+    policies(lane).delete(&policy, &params).await.unwrap();
+}
+
+fn policies(lane: &Lane) -> Api<ValidatingAdmissionPolicy> {
+    Api::all(lane.client.clone())
+}
+
+fn bindings(lane: &Lane) -> Api<ValidatingAdmissionPolicyBinding> {
+    Api::all(lane.client.clone())
 }

@@ -1,0 +1,386 @@
+//! A YAML document as a tree that knows the line of every key, built from the parser's events.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use granit_parser::{Event, Parser, ScalarStyle};
+
+/// More merged mappings (`<<`) than anybody writes by hand; without a bound a chain of them takes exponential time.
+const MERGES: usize = 64;
+
+/// One document.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) root: Rc<Node>,
+    /// How many nodes it has, aliases counted once: what a walk may visit at most.
+    pub(super) nodes: usize,
+    pub(super) duplicates: Vec<Duplicate>,
+}
+
+/// A key that stands twice in one mapping.
+#[derive(Debug)]
+pub(super) struct Duplicate {
+    pub(super) key: String,
+    pub(super) line: usize,
+    pub(super) first: usize,
+}
+
+/// Text that is not YAML.
+#[derive(Debug)]
+pub(super) struct Malformed {
+    pub(super) line: usize,
+    pub(super) message: String,
+}
+
+/// A value and the lines it covers.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) line: usize,
+    pub(super) last_line: usize,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Text {
+        text: String,
+        /// Kubernetes takes it for a string; `true`, `1` and null (an empty text) without quotes are not strings.
+        is_string: bool,
+    },
+    Map(HashMap<String, Entry>),
+    List(Vec<Rc<Node>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Where the key stands.
+    pub(super) line: usize,
+    pub(super) value: Rc<Node>,
+}
+
+impl Node {
+    /// The entry of this key; that of a merged mapping if the mapping itself has none.
+    pub(super) fn get(&self, key: &str) -> Option<&Entry> {
+        let mut pending = vec![self];
+        for _ in 0..MERGES {
+            let node = pending.pop()?;
+            match &node.content {
+                Content::Map(map) => {
+                    if let Some(entry) = map.get(key) {
+                        return Some(entry);
+                    }
+                    pending.extend(map.get("<<").map(|merged| &*merged.value));
+                }
+                // Of several merged mappings the first wins.
+                Content::List(merged) => pending.extend(merged.iter().rev().map(|node| &**node)),
+                Content::Text { .. } => {}
+            }
+        }
+        None
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.content {
+            Content::Text { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self) -> Option<&[Rc<Node>]> {
+        match &self.content {
+            Content::List(items) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the documents in `text`, whose first line has the number `first_line`. What was read before an error counts.
+pub(super) fn parse(text: &str, first_line: usize) -> (Vec<Document>, Option<Malformed>) {
+    let mut builder = Builder::default();
+    let (mut rest, mut line) = (text, first_line);
+    loop {
+        let before = builder.documents.len();
+        match builder.read(rest, line) {
+            Ok(()) => return (builder.documents, None),
+            Err(failure) => {
+                // kubectl also takes JSON objects one after the other, which is not YAML.
+                let next = failure.offset.and_then(|at| rest.get(at..));
+                let next = next.filter(|next| next.starts_with('{') && builder.documents.len() > before);
+                let Some(next) = next else {
+                    return (builder.documents, Some(failure.malformed));
+                };
+                (rest, line) = (next, failure.malformed.line);
+            }
+        }
+    }
+}
+
+struct Failure {
+    malformed: Malformed,
+    /// Where in the text, if the parser knows.
+    offset: Option<usize>,
+}
+
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Document>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+    duplicates: Vec<Duplicate>,
+    nodes: usize,
+}
+
+/// A collection whose end was not seen yet.
+struct Open {
+    line: usize,
+    anchor: usize,
+    content: Content,
+    /// A mapping's key that waits for its value.
+    key: Option<Rc<Node>>,
+}
+
+impl Builder {
+    fn read(&mut self, text: &str, first_line: usize) -> Result<(), Failure> {
+        let options = granit_parser::options! { emit_comments: false };
+        let line = |marker: granit_parser::Marker| first_line + marker.line().saturating_sub(1);
+        self.open.clear();
+        for event in Parser::new_from_str_with_options(text, options) {
+            let (event, span) = event.map_err(|error| Failure {
+                malformed: Malformed {
+                    line: line(*error.marker()),
+                    message: error.info(),
+                },
+                offset: error.marker().byte_offset(),
+            })?;
+            let added = self.add(event, line(span.start), line(span.end));
+            added.map_err(|malformed| Failure {
+                malformed,
+                offset: None,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, event: Event<'_>, line: usize, last_line: usize) -> Result<(), Malformed> {
+        match event {
+            Event::DocumentStart(..) => {
+                self.anchors.clear();
+                self.duplicates.clear();
+                self.nodes = 0;
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let tagged = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
+                let is_string = tagged || style != ScalarStyle::Plain || !is_other_scalar(&text);
+                // Nothing at all after a key is `~` to the parser; all spellings of null are the empty text here.
+                let null = !is_string && matches!(&*text, "~" | "null" | "Null" | "NULL");
+                let text = if null { String::new() } else { text.into_owned() };
+                let content = Content::Text { text, is_string };
+                self.complete(anchor, line, last_line, content);
+            }
+            Event::MappingStart(_, anchor, _) => self.start(line, anchor, Content::Map(HashMap::new())),
+            Event::SequenceStart(_, anchor, _) => self.start(line, anchor, Content::List(Vec::new())),
+            Event::MappingEnd | Event::SequenceEnd => {
+                if let Some(open) = self.open.pop() {
+                    self.complete(open.anchor, open.line, last_line, open.content);
+                }
+            }
+            Event::Alias(id) => {
+                // The anchor of a collection counts from its end on, so that no tree contains itself.
+                let Some(node) = self.anchors.get(&id).cloned() else {
+                    return Err(Malformed {
+                        line,
+                        message: "an alias stands inside the very node that it names".to_owned(),
+                    });
+                };
+                self.place(node);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, line: usize, anchor: usize, content: Content) {
+        self.open.push(Open {
+            line,
+            anchor,
+            content,
+            key: None,
+        });
+    }
+
+    fn complete(&mut self, anchor: usize, line: usize, last_line: usize, content: Content) {
+        self.nodes += 1;
+        let node = Rc::new(Node {
+            line,
+            last_line,
+            content,
+        });
+        if anchor != 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        self.place(node);
+    }
+
+    fn place(&mut self, node: Rc<Node>) {
+        let Some(open) = self.open.last_mut() else {
+            self.documents.push(Document {
+                root: node,
+                nodes: self.nodes,
+                duplicates: std::mem::take(&mut self.duplicates),
+            });
+            return;
+        };
+        match &mut open.content {
+            Content::List(items) => items.push(node),
+            Content::Map(map) => match open.key.take() {
+                None => open.key = Some(node),
+                // A key that is a collection (`{{ .Values.x }}` reads as one) names nothing that we look for.
+                Some(key) => {
+                    if let Some(text) = key.text() {
+                        let entry = Entry {
+                            line: key.line,
+                            value: node,
+                        };
+                        if let Some(before) = map.insert(text.to_owned(), entry) {
+                            self.duplicates.push(Duplicate {
+                                key: text.to_owned(),
+                                line: key.line,
+                                first: before.line,
+                            });
+                        }
+                    }
+                }
+            },
+            Content::Text { .. } => {} // never opened
+        }
+    }
+}
+
+/// Whether a scalar without quotes is a null, a boolean or a number, as the YAML library of Kubernetes reads it (1.1).
+fn is_other_scalar(plain: &str) -> bool {
+    let word = matches!(
+        plain.to_ascii_lowercase().as_str(),
+        "" | "~" | "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n" | ".inf" | ".nan"
+    );
+    let number = plain.trim_start_matches(['+', '-']);
+    let digit_first = number
+        .trim_start_matches('.')
+        .starts_with(|c: char| c.is_ascii_digit());
+    let radix = ["0x", "0o", "0b"].iter().any(|prefix| {
+        number.strip_prefix(prefix).is_some_and(|digits| {
+            !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit() || c == '_')
+        })
+    });
+    word || radix || (digit_first && number.replace('_', "").parse::<f64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Document {
+        let (mut documents, malformed) = parse(text, 1);
+        assert!(malformed.is_none(), "{malformed:?}");
+        assert_eq!(documents.len(), 1);
+        documents.remove(0)
+    }
+
+    #[test]
+    fn keys_know_their_lines() {
+        let document = one("a: 1\nb:\n  c: x\n  d: [y]\n");
+        let b = document.root.get("b").expect("b is there");
+        assert_eq!((b.line, b.value.line), (2, 3));
+        assert_eq!(b.value.get("d").map(|d| d.line), Some(4));
+    }
+
+    #[test]
+    fn lines_go_on_from_the_first() {
+        let (documents, _) = parse("---\r\na: x\r\nb: y\r\n", 41);
+        assert_eq!(documents[0].root.get("b").map(|b| b.line), Some(43));
+    }
+
+    #[test]
+    fn own_keys_win_over_merged_ones_and_the_last_of_two_wins() {
+        let document = one("base: &base {a: merged, b: merged}\nmap:\n  <<: *base\n  a: own\n  a: last\n");
+        let map = &document.root.get("map").expect("map is there").value;
+        let text = |key| {
+            map.get(key)
+                .and_then(|entry| entry.value.text().map(str::to_owned))
+        };
+        assert_eq!(text("a").as_deref(), Some("last"));
+        assert_eq!(text("b").as_deref(), Some("merged"));
+        assert_eq!(text("c"), None);
+        let duplicate = &document.duplicates[0];
+        assert_eq!(
+            (duplicate.key.as_str(), duplicate.first, duplicate.line),
+            ("a", 4, 5)
+        );
+    }
+
+    #[test]
+    fn a_chain_of_merges_ends() {
+        let mut text = "a0: &a0 {k: v}\n".to_owned();
+        for i in 1..200 {
+            text += &format!("a{i}: &a{i} {{<<: [*a{0}, *a{0}]}}\n", i - 1);
+        }
+        assert!(
+            one(&text)
+                .root
+                .get("a199")
+                .expect("it is there")
+                .value
+                .get("missing")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn json_objects_may_follow_each_other() {
+        let (documents, malformed) = parse("{\"a\": \"ä\"}\n{\"a\": 2} {\n\"a\": 3}\n", 1);
+        assert!(malformed.is_none(), "{malformed:?}");
+        let lines: Vec<_> = documents
+            .iter()
+            .map(|document| document.root.get("a").map(|a| a.line))
+            .collect();
+        assert_eq!(lines, [Some(1), Some(2), Some(3)]);
+        let (documents, malformed) = parse("{\"a\": 1}\n{\"a\": [}\n", 1);
+        assert_eq!(
+            (documents.len(), malformed.map(|malformed| malformed.line)),
+            (1, Some(2))
+        );
+    }
+
+    #[test]
+    fn an_alias_to_its_own_node_is_an_error() {
+        let (documents, malformed) = parse("a: &a [*a]\n", 1);
+        assert!(documents.is_empty());
+        assert!(malformed.expect("no such tree").message.contains("alias"));
+    }
+
+    #[test]
+    fn what_kubernetes_takes_for_a_string() {
+        for (text, expected) in [
+            ("true", false),
+            ("\"true\"", true),
+            ("'1'", true),
+            ("!!str true", true),
+            ("Yes", false),
+            ("~", false),
+            ("12", false),
+            ("-1.5e3", false),
+            ("0x1F", false),
+            ("1_000", false),
+            ("infinity", true),
+            ("v1", true),
+            ("1.2.3", true),
+            ("frozen by the vendor", true),
+        ] {
+            let document = one(&format!("a: {text}\n"));
+            let value = &document.root.get("a").expect("a is there").value;
+            assert!(
+                matches!(value.content, Content::Text { is_string, .. } if is_string == expected),
+                "{text}: {value:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Whether every API server is accounted for: as many identity Leases as servers that were asked, each another process.
+
+use std::time::Duration;
+
+use exuvia_write::{ErrorClass, RetryPolicy};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+/// A Lease is renewed every 10 s. One that was not for so long belongs to a server that is stopped or gone.
+const RENEWED_WITHIN: Duration = Duration::from_secs(30);
+
+/// An API server as its identity Lease shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) lease: String,
+    pub(super) host: String,
+    pub(super) renewed: Option<Timestamp>,
+}
+
+impl Identity {
+    fn read(lease: &Lease) -> Self {
+        let host = lease.labels().get("kubernetes.io/hostname").cloned();
+        let spec = lease.spec.as_ref();
+        Self {
+            lease: lease.name_any(),
+            host: host.unwrap_or_default(),
+            renewed: spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0),
+        }
+    }
+
+    /// Whether the server was awake after that time. Leases have microseconds, our reading of the server's clock whole seconds.
+    pub(super) fn renewed_since(&self, then: Timestamp) -> bool {
+        self.renewed
+            .is_some_and(|renewed| renewed.as_second() > then.as_second())
+    }
+
+    /// What is to be said of a server that may be asleep; `None`: it is awake. `now` is by the server's clock.
+    pub(super) fn asleep(&self, now: Timestamp) -> Option<String> {
+        let Self { lease, host, renewed } = self;
+        let renewed = (*renewed)?;
+        let since = Duration::try_from(now.duration_since(renewed)).unwrap_or_default();
+        (since > RENEWED_WITHIN).then(|| {
+            format!(
+                "the API server on host {host} has not renewed its identity Lease since {renewed}: it may be stopped, and act \
+                 on what it knew then when it goes on; if it is gone for good, delete the Lease {lease} in namespace kube-system"
+            )
+        })
+    }
+}
+
+/// The API servers that have an identity Lease. A stopped server's Lease stays for an hour (PITFALLS A40). `None`: it may not
+/// be read.
+pub(super) async fn leases(client: &Client) -> Result<Option<Vec<Identity>>, kube::Error> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let of_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
+    match RetryPolicy::default().read(|| leases.list(&of_servers)).await {
+        Ok(list) => Ok(Some(list.items.iter().map(Identity::read).collect())),
+        Err(error) => match ErrorClass::of(&error) {
+            ErrorClass::Denied => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// When the process behind this address started, as its own metrics tell: two addresses with one start are one server, and
+/// an address with two starts is a load balancer. `None`: it cannot be told.
+pub(super) async fn started(client: &Client) -> Option<String> {
+    let first = start_in_metrics(client).await?;
+    let second = start_in_metrics(client).await?;
+    (first == second).then_some(first)
+}
+
+#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
+async fn start_in_metrics(client: &Client) -> Option<String> {
+    let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
+    let metrics = client.request_text(request).await.ok()?;
+    start_in(&metrics).map(str::to_owned)
+}
+
+fn start_in(metrics: &str) -> Option<&str> {
+    let mut lines = metrics.lines();
+    lines
+        .find_map(|line| line.strip_prefix("process_start_time_seconds "))
+        .map(str::trim)
+}
+
+/// Why these are not known to be all API servers; `None`: they are. `starts` has one entry for each server that was asked.
+///
+/// One Lease and one server asked: it is that one, whatever its address is. With more of them, an address may be a load
+/// balancer in front of another, so each must be another process.
+pub(super) fn why_not_all(leases: Option<usize>, asked: usize, starts: &[Option<String>]) -> Option<String> {
+    let distinct = || {
+        let mut known: Vec<&String> = starts.iter().flatten().collect();
+        known.sort();
+        known.dedup();
+        known.len() == asked
+    };
+    match (leases, asked) {
+        (_, 0) => {
+            Some("no API server is known that could be asked itself; name them with --apiserver".to_owned())
+        }
+        (None, _) => Some("the identity Leases of the API servers in kube-system may not be read".to_owned()),
+        (Some(leases), asked) if leases != asked => Some(format!(
+            "{asked} API servers were asked themselves, and there are {leases} identity Leases"
+        )),
+        (_, 1) => None,
+        _ if distinct() => None,
+        _ => Some("the API servers that were asked cannot be told apart by their /metrics".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::SignedDuration;
+
+    use super::*;
+
+    fn starts(of: &[&str]) -> Vec<Option<String>> {
+        of.iter()
+            .map(|start| Some((*start).to_owned()).filter(|start| !start.is_empty()))
+            .collect()
+    }
+
+    fn are_all(leases: Option<usize>, asked: usize, starts: &[Option<String>]) -> bool {
+        why_not_all(leases, asked, starts).is_none()
+    }
+
+    #[test]
+    fn as_many_leases_as_servers_each_another_process() {
+        assert!(are_all(Some(1), 1, &starts(&[""])));
+        assert!(are_all(Some(2), 2, &starts(&["1.5e9", "1.6e9"])));
+    }
+
+    #[test]
+    fn a_server_that_nobody_asked_or_a_load_balancer_is_not_accounted_for() {
+        assert!(!are_all(Some(2), 1, &starts(&["a"])), "one was not asked");
+        assert!(!are_all(Some(1), 2, &starts(&["a", "b"])), "one has no Lease");
+        assert!(!are_all(None, 1, &starts(&["a"])), "Leases may not be read");
+        assert!(!are_all(Some(0), 0, &[]), "none is known");
+        assert!(
+            !are_all(Some(2), 2, &starts(&["a", "a"])),
+            "one process, two addresses"
+        );
+        assert!(!are_all(Some(2), 2, &starts(&["a", ""])), "one cannot be told");
+    }
+
+    #[test]
+    fn a_server_that_does_not_renew_its_lease_may_be_asleep() {
+        let renewed = Timestamp::from_second(1_800_000_000).ok();
+        let identity = Identity {
+            lease: "apiserver-abc".into(),
+            host: "b".into(),
+            renewed,
+        };
+        let after = |seconds| renewed.and_then(|at| at.checked_add(SignedDuration::from_secs(seconds)).ok());
+        assert_eq!(after(20).and_then(|now| identity.asleep(now)), None);
+        let said = after(90).and_then(|now| identity.asleep(now)).unwrap_or_default();
+        assert!(
+            said.contains("host b") && said.contains("apiserver-abc"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_start_is_read_from_metrics() {
+        let metrics = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7633e+09\nprocess_open_fds 7\n";
+        assert_eq!(start_in(metrics), Some("1.7633e+09"));
+        assert_eq!(start_in("up 1\n"), None);
+    }
+}
