@@ -10,7 +10,8 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --package exuvia \
+    # Without `exuvia demo`, which would start a control plane of its own.
+    cargo build --release --locked --package exuvia --no-default-features \
     && install -D -m 0555 target/release/exuvia /out/exuvia \
     # Nothing is to be loaded at run time: there would be nobody to find it in an empty image.
     && ! readelf --dynamic /out/exuvia | grep NEEDED

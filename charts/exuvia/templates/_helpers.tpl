@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The release's name, with the chart's unless it is in there: 44 characters leave room for suffixes. */}}
+{{- /* The release's name, followed by the chart's name unless that is part of it. 44 characters leave room for suffixes. */}}
 {{- define "exuvia.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
@@ -13,7 +13,7 @@
 {{- if .Values.serviceAccount.create }}
 {{- default (include "exuvia.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.create is false: name the account in serviceAccount.name" .Values.serviceAccount.name }}
+{{- required "serviceAccount.create is false: set serviceAccount.name to an existing account" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 
@@ -39,12 +39,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{- /* As key=value: a key alone stands for the value true, as for the flag. */}}
+{{- /* As key=value: a key alone means the value true, as with the flag. */}}
 {{- define "exuvia.optInLabel" -}}
 {{- contains "=" .Values.optInLabel | ternary .Values.optInLabel (printf "%s=true" .Values.optInLabel) }}
 {{- end }}
 
-{{- /* What the schema cannot say in words that help. */}}
+{{- /* Checks that the schema cannot make, or not with a helpful message. */}}
 {{- define "exuvia.check" -}}
 {{- $_ := include "exuvia.managed" . }}
 {{- if and (not .Values.leaderElection.enabled) (gt (int64 .Values.replicas) 1) }}
@@ -52,35 +52,35 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- $level := .Values.log.level | trim }}
 {{- if not (or (contains "=" $level) (contains "," $level) (has (lower $level) (list "off" "error" "warn" "info" "debug" "trace"))) }}
-{{- fail (printf "log.level: %q is no level: use error, warn, info, debug, trace, or directives such as info,exuvia_storage=debug" $level) }}
+{{- fail (printf "log.level: invalid level %q: expected error, warn, info, debug, trace, or directives such as info,exuvia_storage=debug" $level) }}
 {{- end }}
 {{- $grace := .Values.shutdownGrace }}
 {{- $milliseconds := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 }}
 {{- $graceMilliseconds := mul (regexFind "^[0-9]+" $grace | int64) (get $milliseconds (regexFind "[a-z]+$" $grace)) }}
 {{- if gt $graceMilliseconds (mul (int64 .Values.terminationGracePeriodSeconds) 1000) }}
-{{- fail (printf "shutdownGrace is %s, but the pod is killed after %d s: make terminationGracePeriodSeconds longer than that" $grace (int64 .Values.terminationGracePeriodSeconds)) }}
+{{- fail (printf "shutdownGrace is %s, but the pod is killed after %d s: increase terminationGracePeriodSeconds" $grace (int64 .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
 {{- end }}
 
-{{- /* What the operator manages, as JSON: CRDs by name, and groups of which any CRD may be. Of exuvia.dev all CRDs are
-known, so that group needs no wildcard. */}}
+{{- /* What the operator manages, as JSON: CRDs by name, and groups in which any CRD may be managed. All CRDs of exuvia.dev
+are known, so that group needs no wildcard. */}}
 {{- define "exuvia.managed" -}}
 {{- if not (or .Values.crds .Values.groups) }}
-{{- fail "groups and crds are both empty, so nothing would be migrated: name a group (or \"*\"), or CRDs" }}
+{{- fail "groups and crds are both empty, so nothing would be migrated: set groups (\"*\" means all) or crds" }}
 {{- end }}
 {{- $crds := list }}
 {{- $groups := list }}
 {{- $name := "[a-z0-9]([-a-z0-9]*[a-z0-9])?" }}
 {{- range .Values.groups }}
 {{- if not (or (eq . "*") (regexMatch (printf "^%s(\\.%s)*$" $name $name) .)) }}
-{{- fail (printf "groups: %q is no API group: name one, such as example.com, or \"*\" for all" .) }}
+{{- fail (printf "groups: invalid API group %q: expected a name such as example.com, or \"*\" for all" .) }}
 {{- end }}
 {{- end }}
 {{- if .Values.crds }}
 {{- range .Values.crds }}
 {{- $crd := kindIs "string" . | ternary . (get (kindIs "map" . | ternary . dict) "name") }}
 {{- if not (regexMatch (printf "^[a-z]([-a-z0-9]*[a-z0-9])?(\\.%s){2,}$" $name) $crd) }}
-{{- fail (printf "crds: %q is no CRD: write its full name, such as widgets.example.com" $crd) }}
+{{- fail (printf "crds: invalid CRD name %q: expected <plural>.<group>, such as widgets.example.com" $crd) }}
 {{- end }}
 {{- $crds = append $crds $crd }}
 {{- end }}
