@@ -2,12 +2,14 @@
 //!
 //! Types and the rules over their names only: no client, no IO.
 
+mod datastore_migration;
 mod duration;
 mod nearest;
 mod opt_in;
 mod options;
 mod storage_migration;
 
+pub use datastore_migration::*;
 pub use duration::{InvalidDuration, format_duration, parse_duration};
 pub use nearest::nearest;
 pub use opt_in::{InvalidLabel, OptInLabel, is_in_groups};

@@ -1,0 +1,1 @@
+//! Owners of moved objects, and objects owned by moved ones.

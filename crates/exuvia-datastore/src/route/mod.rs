@@ -1,0 +1,1 @@
+//! Who answers for the target group: an APIService, or the target CRDs.
