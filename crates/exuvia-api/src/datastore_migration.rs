@@ -424,7 +424,7 @@ pub struct Cleanup {
 }
 
 /// What becomes of the source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum CleanupSource {
     /// It stays, and nobody can create or update its objects until `exuvia datastore thaw`.
     #[default]

@@ -3,4 +3,5 @@
 pub mod freeze;
 pub mod mapping;
 pub mod owners;
+pub mod protocol;
 pub mod route;

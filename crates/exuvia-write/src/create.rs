@@ -155,7 +155,7 @@ impl Writer {
             dry_run: self.settings.dry_run,
             field_manager: Some(self.settings.manager.clone()),
         };
-        let request = Requests::new(place.collection.as_str()).create(&params, body);
+        let request = self.validated(Requests::new(place.collection.as_str()).create(&params, body));
         Call::new(verb, place, api.clone().into_client(), request, Extent::of::<K>())
     }
 

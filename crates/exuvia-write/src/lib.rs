@@ -40,6 +40,7 @@
 //! | [`ensure_finalizer`](Writer::ensure_finalizer), [`remove_finalizer`](Writer::remove_finalizer) | no entry of anybody's is lost; a vanished object is a success for the removal | |
 //! | [`apply`](Writer::apply), [`apply_status`](Writer::apply_status) | never locks by accident; with [`Apply::only_at`] a stale resourceVersion is a 409 | keep a field that the intent leaves out |
 //! | [`create`](Writer::create), [`create_or_adopt`](Writer::create_or_adopt) | a name that is taken is told; nothing is adopted without consent | recognise a lost answer to a `generateName` |
+//! | [`rehearse_replace`](Writer::rehearse_replace) | says what a replacement would store; stores nothing | |
 //! | [`delete`](Writer::delete) | hits the object of this uid and no other | |
 //! | [`rewrite`](Writer::rewrite) | stores the object again, changing nothing | say for sure that this call made the change |
 //! | [`rewrite_unmoved`](Writer::rewrite_unmoved) | the same, a 409 if the content is not as it was read | tell a rewrite by somebody else in the same moment from its own |
@@ -106,6 +107,7 @@ mod ownership;
 mod pace;
 mod patch;
 mod redact;
+mod rehearse;
 mod retry;
 mod rewrite;
 mod send;

@@ -19,6 +19,8 @@ pub enum Verb {
     ApplyStatus,
     /// A new object.
     Create,
+    /// A replacement of the whole object: only ever as a dry-run.
+    Replace,
     /// A deletion.
     Delete,
     /// One finalizer more.
@@ -42,6 +44,7 @@ impl Verb {
             Self::Apply => "apply",
             Self::ApplyStatus => "apply_status",
             Self::Create => "create",
+            Self::Replace => "replace",
             Self::Delete => "delete",
             Self::EnsureFinalizer => "ensure_finalizer",
             Self::RemoveFinalizer => "remove_finalizer",

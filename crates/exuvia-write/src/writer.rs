@@ -52,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) retry: RetryPolicy,
     pub(crate) pace: Option<Arc<SharedPace>>,
     pub(crate) dry_run: bool,
+    pub(crate) strict: bool,
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) observer: Option<Arc<Observer>>,
     user_agent: Option<String>,
@@ -126,6 +127,7 @@ impl Writer {
             retry: RetryPolicy::default(),
             pace: None,
             dry_run: false,
+            strict: false,
             gate: None,
             observer: None,
             user_agent: None,
@@ -210,6 +212,13 @@ impl Writer {
     #[must_use]
     pub fn dry_run(&self) -> Self {
         self.clone().with(|settings| settings.dry_run = true)
+    }
+
+    /// The same writer, whose [`create`](Self::create) and [`rehearse_replace`](Self::rehearse_replace) are refused if the object
+    /// has a field that the server's schema lacks. By default the server drops such a field and answers 201.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        self.clone().with(|settings| settings.strict = true)
     }
 
     /// The same writer, which never tries again: every error, 409 included, comes back at once.

@@ -293,6 +293,8 @@ pub mod datastore_reason {
     pub const VERIFY_FAILED: &str = "VerifyFailed";
     /// Somebody removed or changed our policy during the freeze.
     pub const POLICY_REMOVED: &str = "PolicyRemoved";
+    /// The process ended during the switch of the APIService.
+    pub const INTERRUPTED: &str = "Interrupted";
     /// The migration is being deleted.
     pub const ABORTED: &str = "Aborted";
     /// The spec asks to stop.
@@ -300,7 +302,7 @@ pub mod datastore_reason {
     /// The API server cannot be reached, or answers with errors.
     pub const SERVER_ERRORS: &str = "ServerErrors";
     /// All of them, for metrics.
-    pub const ALL: [&str; 22] = [
+    pub const ALL: [&str; 23] = [
         INVALID_SPEC,
         OVERLAP,
         NOT_SERVED,
@@ -320,6 +322,7 @@ pub mod datastore_reason {
         ROUTE_CONTESTED,
         VERIFY_FAILED,
         POLICY_REMOVED,
+        INTERRUPTED,
         ABORTED,
         SUSPENDED,
         SERVER_ERRORS,

@@ -1,0 +1,266 @@
+//! Everything that decides about the next step: what is on record, what is wanted, what is in the cluster, what was seen.
+
+use std::time::Duration;
+
+use exuvia_api::{CleanupSource, DatastorePhase};
+
+use super::Undo;
+
+/// Everything that decides about the next step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Observed {
+    /// What the `DatastoreMigration` says. It survives a crash.
+    pub record: Record,
+    /// What of its spec decides.
+    pub wants: Wants,
+    /// What is in the cluster now.
+    pub locks: Locks,
+    /// What this process has seen and done. A crash forgets it, so everything in here can be found out again.
+    pub seen: Seen,
+}
+
+/// What the `DatastoreMigration` says, besides its spec.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// Whether somebody deletes it.
+    pub deletion: Deletion,
+    /// Whether it has our finalizer.
+    pub has_finalizer: bool,
+    /// The phase.
+    pub phase: DatastorePhase,
+    /// Why everything is being undone.
+    pub undo: Option<Undo>,
+    /// Whether it was asked to leave `Failed`: its spec has changed since, or somebody said retry.
+    pub retry_asked: bool,
+    /// For how long the freeze has been on record.
+    pub frozen_for: Option<Duration>,
+    /// Whether it is on record that the source was frozen and drained.
+    pub frozen: bool,
+    /// Whether it is on record that the target CRDs answered for their group: from then on targets may exist.
+    pub routed: bool,
+    /// Whether the values of the flags from before are on record.
+    pub flags_saved: bool,
+    /// Whether the APIService from before is on record.
+    pub route_saved: bool,
+    /// How often the APIService came back.
+    pub route_returned: u8,
+}
+
+/// Whether somebody deletes the `DatastoreMigration`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Deletion {
+    /// Nobody does.
+    #[default]
+    No,
+    /// It alone.
+    Asked,
+    /// Its CRD is being deleted, and it along with it: that is never a wish to clean up.
+    WithItsCrd,
+}
+
+/// What of the spec decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Wants {
+    /// Begin no further step.
+    pub suspend: bool,
+    /// Stop before the commit.
+    pub hold: bool,
+    /// How long the freeze may last.
+    pub max_duration: Option<Duration>,
+    /// Whether an APIService is to be removed.
+    pub route: bool,
+    /// What becomes of the source in the end.
+    pub cleanup: CleanupSource,
+}
+
+/// What is in the cluster now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Locks {
+    /// Our policies.
+    pub policy: Policy,
+    /// The flags of the spec.
+    pub flags: Flags,
+    /// What counts writes that are under way.
+    pub guard: Guard,
+    /// Whether the garbage collector is kept away from dependents.
+    pub shield: bool,
+    /// Who answers for the target group.
+    pub route: Route,
+    /// Whether copies of the target CRDs are there, for trying.
+    pub clones: bool,
+}
+
+/// Our policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// None of them is there, or the spec wants none.
+    #[default]
+    Absent,
+    /// Some are there and some not, or somebody changed one.
+    Partial,
+    /// They refuse writes to the source and to the targets.
+    Frozen,
+    /// They refuse to create or update sources, and leave the targets alone.
+    Converged,
+}
+
+/// The flags of the spec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Flags {
+    /// There are none, or all of them are as they were before.
+    #[default]
+    Thawed,
+    /// Some are frozen and some not.
+    Partial,
+    /// All of them are frozen.
+    Frozen,
+    /// Those of the target are let go, those of the source are frozen.
+    TargetThawed,
+}
+
+/// What counts writes that are under way: it must be there for some time before the freeze.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// Nothing counts them: the wait is for a time.
+    #[default]
+    NotNeeded,
+    /// It is to be made.
+    Absent,
+    /// It must be older by this.
+    Young(Duration),
+    /// It counts every write.
+    Ready,
+}
+
+/// Who answers for the target group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// The target CRDs: there is no APIService to remove.
+    #[default]
+    Crds,
+    /// Another API server, by the APIService of the spec.
+    Backend,
+}
+
+/// What this process has seen and done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// Whether the spec can be carried out.
+    pub checked: Checked,
+    /// Whether every object can be copied, as far as a dry run tells.
+    pub tried: Tried,
+    /// Whether every API server refuses writes to the source.
+    pub denies: Denies,
+    /// Whether a write that began before that may still be under way.
+    pub drained: Drained,
+    /// Whether the uids that the other API server shows are known.
+    pub aliases: bool,
+    /// Whether every API server lets the target CRDs answer.
+    pub routed_everywhere: bool,
+    /// As `tried`, after the switch.
+    pub tried_again: Tried,
+    /// Whether every object is copied.
+    pub copied: Copied,
+    /// Whether every target was read again.
+    pub verified: Verified,
+    /// How often everything was copied again because a source had moved.
+    pub copies: u8,
+    /// Whether targets of ours are left; `None`: not known.
+    pub own_targets: Option<bool>,
+    /// Whether dependents and references name the targets.
+    pub references: bool,
+    /// Whether everything is as `cutover.waitFor` wants it.
+    pub waits: Waits,
+    /// Whether our marks are off the targets.
+    pub stamps_dropped: bool,
+    /// Whether the source was cleaned up; `Some(false)`: it cannot be.
+    pub cleaned: Option<bool>,
+}
+
+/// Whether the spec can be carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Checked {
+    /// Not looked at.
+    #[default]
+    Unknown,
+    /// Something stands in the way.
+    Blocked,
+    /// It can.
+    Passed,
+}
+
+/// Whether every object can be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tried {
+    /// Not looked at.
+    #[default]
+    Unknown,
+    /// Some cannot.
+    Blocked,
+    /// Some targets exist and differ.
+    Conflicts,
+    /// All of them can.
+    Clean,
+}
+
+/// Whether every API server refuses writes to the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Denies {
+    /// Not known, or not yet.
+    #[default]
+    NotYet,
+    /// It does, and our policies are still those that were probed.
+    All,
+}
+
+/// Whether a write that began before the freeze may still be under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Drained {
+    /// It may, and must be looked at.
+    #[default]
+    NotYet,
+    /// It may, for so long.
+    Wait(Duration),
+    /// It may not.
+    Yes,
+}
+
+/// Whether every object is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Copied {
+    /// Not yet.
+    #[default]
+    No,
+    /// Some targets exist and differ.
+    Conflicts,
+    /// Some were refused.
+    Refused,
+    /// Yes.
+    Yes,
+}
+
+/// Whether every target was read again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Verified {
+    /// Not yet.
+    #[default]
+    No,
+    /// Sources have moved since they were copied.
+    SourceMoved,
+    /// Targets are not as they were written.
+    Failed,
+    /// Yes, and every one is right.
+    Yes,
+}
+
+/// Whether everything is as `cutover.waitFor` wants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Waits {
+    /// Not looked at.
+    #[default]
+    Unknown,
+    /// Not yet.
+    NotMet,
+    /// It is.
+    Met,
+}

@@ -1,0 +1,298 @@
+//! The rules of the protocol, stage by stage, from top to bottom.
+
+use exuvia_api::{CleanupSource, DatastorePhase};
+
+use super::{
+    Checked, Copied, Deletion, Denies, Drained, Flags, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
+    NextStep, Observed, Policy, Route, Rule, Stage, Step, Tried, Undo, Verified, Waits,
+};
+
+const fn idle(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
+    Rule {
+        stage: Stage::Idle,
+        name,
+        insists,
+    }
+}
+
+const fn moving(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
+    Rule {
+        stage: Stage::Moving,
+        name,
+        insists,
+    }
+}
+
+const fn undoing(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
+    Rule {
+        stage: Stage::Undoing,
+        name,
+        insists,
+    }
+}
+
+const fn after(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
+    Rule {
+        stage: Stage::After,
+        name,
+        insists,
+    }
+}
+
+fn when(condition: bool, step: Step) -> Option<Next> {
+    condition.then_some(NextStep::Do(step))
+}
+
+fn hold_when(condition: bool, hold: Hold) -> Option<Next> {
+    condition.then_some(NextStep::Hold(hold))
+}
+
+/// The protocol.
+pub const RULES: [Rule; 51] = [
+    // Idle: nothing is locked or copied.
+    idle("a migration that is deleted leaves nothing behind", |o| {
+        if o.record.deletion == Deletion::No {
+            return None;
+        }
+        when(o.locks.clones, Step::RemoveClones)
+            .or_else(|| when(o.record.has_finalizer, Step::RemoveFinalizer))
+            .or(Some(NextStep::Done))
+    }),
+    idle("a failed migration begins again only if somebody asks", |o| {
+        if o.record.phase != DatastorePhase::Failed {
+            return None;
+        }
+        when(o.record.retry_asked, Step::Restart).or(Some(NextStep::Hold(Hold::Failed)))
+    }),
+    idle("not suspended", |o| hold_when(o.wants.suspend, Hold::Suspended)),
+    idle("the spec can be carried out", |o| match o.seen.checked {
+        Checked::Unknown => Some(NextStep::Do(Step::Check)),
+        // Clones of an earlier try are of no use while it is blocked.
+        Checked::Blocked => when(o.locks.clones, Step::RemoveClones).or(Some(NextStep::Hold(Hold::Blocked))),
+        Checked::Passed => None,
+    }),
+    idle("the finalizer is there before anything else is", |o| {
+        when(!o.record.has_finalizer, Step::AddFinalizer)
+    }),
+    idle("objects are tried where the target CRDs answer", |o| {
+        let needed = o.wants.route && o.seen.tried == Tried::Unknown;
+        when(needed && !o.locks.clones, Step::MakeClones)
+    }),
+    idle("every object was tried", |o| {
+        when(o.seen.tried == Tried::Unknown, Step::Try)
+    }),
+    idle("clones are removed as soon as everything is tried", |o| {
+        when(o.locks.clones, Step::RemoveClones)
+    }),
+    idle("no object is refused", |o| {
+        hold_when(o.seen.tried == Tried::Blocked, Hold::Blocked)
+    }),
+    // PITFALLS B18: a target that differs is never overwritten, and a person is waited for without a freeze.
+    idle("no target differs", |o| {
+        hold_when(o.seen.tried == Tried::Conflicts, Hold::Conflicts)
+    }),
+    idle("the beginning is on record before anything is locked", |_| {
+        Some(NextStep::Do(Step::Start))
+    }),
+    // Moving: up to the commit.
+    moving("the freeze does not last longer than it may", |o| {
+        let too_long = o
+            .record
+            .frozen_for
+            .zip(o.wants.max_duration)
+            .is_some_and(|(frozen, most)| frozen >= most);
+        when(too_long, Step::Undo(Undo::MaxDuration))
+    }),
+    // B12: a lock that somebody took away is not a lock. What was copied meanwhile proves nothing.
+    moving("nobody took our policies away", |o| {
+        let taken = o.record.frozen && o.locks.policy != Policy::Frozen;
+        when(taken, Step::Undo(Undo::PolicyRemoved))
+    }),
+    moving("not suspended", |o| hold_when(o.wants.suspend, Hold::Suspended)),
+    // D14: it must have been there for 34 s, so it is made before anybody is refused.
+    moving(
+        "writes under way are counted from before the freeze",
+        |o| match o.locks.guard {
+            _ if o.record.frozen_for.is_some() => None,
+            Guard::Absent => Some(NextStep::Do(Step::Guard)),
+            Guard::Young(time) => Some(NextStep::Wait(time)),
+            Guard::NotNeeded | Guard::Ready => None,
+        },
+    ),
+    moving("the beginning of the freeze is on record before it begins", |o| {
+        when(o.record.frozen_for.is_none(), Step::MarkFreeze)
+    }),
+    moving("the policies refuse writes", |o| {
+        when(o.locks.policy != Policy::Frozen, Step::Lock)
+    }),
+    moving("the flags' values are on record before they are set", |o| {
+        when(!o.record.flags_saved, Step::SaveFlags)
+    }),
+    moving("the flags tell controllers to stop", |o| {
+        when(o.locks.flags != Flags::Frozen, Step::SetFlags)
+    }),
+    // D10, D11: each API server learns of a policy on its own.
+    moving("every API server refuses writes", |o| {
+        when(o.seen.denies != Denies::All, Step::Probe)
+    }),
+    // D12: a write that passed the policy may commit up to 34 s later.
+    moving("no write is under way any more", |o| match o.seen.drained {
+        Drained::NotYet => Some(NextStep::Do(Step::Drain)),
+        Drained::Wait(time) => Some(NextStep::Wait(time)),
+        Drained::Yes => None,
+    }),
+    moving("it is on record that the source is frozen", |o| {
+        when(!o.record.frozen, Step::RecordFrozen)
+    }),
+    // After a crash nothing knows any more under which uids dependents name the objects.
+    moving("the switch is made by one process", |o| {
+        let lost = o.wants.route && o.record.route_saved && !o.seen.aliases && o.locks.route == Route::Crds;
+        when(lost, Step::Undo(Undo::Interrupted))
+    }),
+    moving(
+        "the APIService and its server's uids are known before it is removed",
+        |o| {
+            let unknown = !o.record.route_saved || !o.seen.aliases;
+            when(o.wants.route && unknown, Step::SaveRoute)
+        },
+    ),
+    // D23: a collector that lists again after the switch deletes dependents that name a former uid.
+    moving("dependents are shielded before the switch", |o| {
+        when(o.wants.route && !o.locks.shield, Step::Shield)
+    }),
+    moving("the APIService stays removed", |o| {
+        if !o.wants.route || o.locks.route == Route::Crds {
+            return None;
+        }
+        let contested = o.record.route_returned >= MAX_ROUTE_RETURNS;
+        when(contested, Step::Undo(Undo::RouteContested)).or(Some(NextStep::Do(Step::RemoveRoute)))
+    }),
+    // B13, D3: as long as one server asks the old backend, its readers see another dataset.
+    moving("the target CRDs answer on every API server", |o| {
+        when(o.wants.route && !o.seen.routed_everywhere, Step::AwaitRoute)
+    }),
+    moving("every object was tried where it will be", |o| {
+        match o.seen.tried_again {
+            _ if !o.wants.route => None,
+            Tried::Unknown => Some(NextStep::Do(Step::TryAgain)),
+            Tried::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
+            Tried::Blocked => Some(NextStep::Do(Step::Undo(Undo::Refused))),
+            Tried::Clean => None,
+        }
+    }),
+    moving("it is on record that targets may exist", |o| {
+        when(!o.record.routed, Step::RecordRouted)
+    }),
+    moving("every object is copied", |o| match o.seen.copied {
+        Copied::No => Some(NextStep::Do(Step::Copy)),
+        Copied::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
+        Copied::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
+        Copied::Yes => None,
+    }),
+    moving("every source and every target was read again", |o| {
+        match o.seen.verified {
+            Verified::No => Some(NextStep::Do(Step::Verify)),
+            Verified::SourceMoved if o.seen.copies < MAX_COPIES => Some(NextStep::Do(Step::Copy)),
+            Verified::SourceMoved | Verified::Failed => Some(NextStep::Do(Step::Undo(Undo::VerifyFailed))),
+            Verified::Yes => None,
+        }
+    }),
+    moving("the spec does not ask to wait", |o| {
+        hold_when(o.wants.hold, Hold::BeforeCutover)
+    }),
+    moving("the commit is on record before anything is let go", |_| {
+        Some(NextStep::Do(Step::Commit))
+    }),
+    // Undoing: in the opposite order. Nothing is let go before what depends on it is gone.
+    undoing("targets can be reached to be deleted", |o| {
+        let shadowed = o.wants.route && o.locks.route == Route::Backend;
+        let may_exist = o.record.routed && o.seen.own_targets != Some(false);
+        when(shadowed && may_exist, Step::RemoveRoute)
+    }),
+    undoing("none of our targets is left", |o| {
+        let may_exist = o.record.routed && o.seen.own_targets != Some(false);
+        when(may_exist, Step::UndoTargets)
+    }),
+    undoing("the APIService is back", |o| {
+        let removed = o.wants.route && o.locks.route == Route::Crds;
+        when(o.record.route_saved && removed, Step::UndoRoute)
+    }),
+    undoing("the flags are as they were", |o| {
+        when(
+            o.record.flags_saved && o.locks.flags != Flags::Thawed,
+            Step::UndoFlags,
+        )
+    }),
+    // B15: no lock is left without an object that says so.
+    undoing("no lock is left", |o| {
+        let locked = o.locks.policy != Policy::Absent || o.locks.shield;
+        let counting = matches!(o.locks.guard, Guard::Young(_) | Guard::Ready);
+        when(locked || counting, Step::UndoLocks)
+    }),
+    undoing("no clone is left", |o| when(o.locks.clones, Step::RemoveClones)),
+    undoing("an abort ends with the finalizer", |o| {
+        if o.record.deletion == Deletion::No {
+            return None;
+        }
+        when(o.record.has_finalizer, Step::RemoveFinalizer).or(Some(NextStep::Done))
+    }),
+    undoing("it is on record that everything is undone", |_| {
+        Some(NextStep::Do(Step::EndUndo))
+    }),
+    // After the commit: nothing is undone.
+    after("writers of the target are let go", |o| {
+        let locked = o.locks.policy != Policy::Converged || o.locks.flags == Flags::Frozen;
+        when(is_converged(o) && locked, Step::Thaw)
+    }),
+    after("not suspended", |o| {
+        let deleted = o.record.deletion != Deletion::No;
+        hold_when(is_converged(o) && o.wants.suspend && !deleted, Hold::Suspended)
+    }),
+    // B17: a dependent that names a former owner would be collected with the source.
+    after("dependents and references name the targets", |o| {
+        when(is_converged(o) && !o.seen.references, Step::RewriteReferences)
+    }),
+    after("the garbage collector is let go", |o| {
+        when(o.locks.shield, Step::LiftShield)
+    }),
+    after("everything is as cutover.waitFor wants it", |o| {
+        match o.seen.waits {
+            _ if !is_converged(o) || o.record.deletion != Deletion::No => None,
+            Waits::Unknown => Some(NextStep::Do(Step::LookAtWaits)),
+            Waits::NotMet => Some(NextStep::Hold(Hold::WaitingFor)),
+            Waits::Met => None,
+        }
+    }),
+    after("our marks are off the targets", |o| {
+        when(is_converged(o) && !o.seen.stamps_dropped, Step::DropStamps)
+    }),
+    after("it is on record that nothing is left to do", |o| {
+        when(is_converged(o), Step::Complete)
+    }),
+    // B14: only a migration that moved everything itself may clean up, and never along with its own CRD.
+    after("the source is as the spec wants it in the end", |o| {
+        match o.seen.cleaned {
+            _ if o.record.deletion == Deletion::No => None,
+            None => Some(NextStep::Do(Step::CleanUp)),
+            Some(false) => Some(NextStep::Hold(Hold::CleanupBlocked)),
+            Some(true) => None,
+        }
+    }),
+    after("the finalizer is removed last", |o| {
+        let deleted = o.record.deletion != Deletion::No;
+        when(deleted && o.record.has_finalizer, Step::RemoveFinalizer)
+    }),
+    after("nothing is left to do", |_| Some(NextStep::Done)),
+];
+
+fn is_converged(observed: &Observed) -> bool {
+    observed.record.phase == DatastorePhase::Converged
+}
+
+/// What becomes of the source in the end. A migration that goes along with its CRD was not asked to clean up.
+pub(crate) fn cleanup(observed: &Observed) -> CleanupSource {
+    match observed.record.deletion {
+        Deletion::WithItsCrd => CleanupSource::KeepFrozen,
+        Deletion::No | Deletion::Asked => observed.wants.cleanup,
+    }
+}
