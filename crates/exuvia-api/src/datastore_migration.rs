@@ -23,8 +23,8 @@ pub const MIGRATION_UID_ANNOTATION: &str = "exuvia.dev/migration-uid";
 pub const SOURCE_UIDS_ANNOTATION: &str = "exuvia.dev/source-uids";
 /// On a target: the source's resourceVersion when it was copied. Removed when the migration is complete.
 pub const SOURCE_RV_ANNOTATION: &str = "exuvia.dev/source-rv";
-/// On a target: a hash of what was written. Removed when the migration is complete.
-pub const WRITTEN_HASH_ANNOTATION: &str = "exuvia.dev/written-hash";
+/// On a target: a hash of the source when it was copied. It stays, so that a clean-up knows whether the source has changed since.
+pub const SOURCE_HASH_ANNOTATION: &str = "exuvia.dev/source-hash";
 /// The label on everything that a `DatastoreMigration` makes beside its targets: its uid.
 pub const DATASTORE_LABEL: &str = "exuvia.dev/datastore-migration-uid";
 /// On a policy that outlives its `DatastoreMigration`: the name of that migration.

@@ -1,7 +1,31 @@
 //! Moves kinds to another API group on a live cluster, with a way back until everything is copied and verified.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`mapping`] | turns one source into its targets: a raw copy, of which only what is declared is converted |
+//! | [`protocol`] | what is next, given what was observed: pure rules |
+//! | [`Engine`] | carries a `DatastoreMigration` out, step by step |
+//! | [`freeze`] | keeps writers away from the source, and proves that none is under way |
+//! | [`route`] | lets the target CRDs answer instead of another API server |
+//! | [`copy`] | tries, writes and verifies the targets, and takes them back |
+//! | [`owners`] | owners of moved objects, and objects owned by moved ones |
 
+mod check;
+mod compare;
+pub mod copy;
+mod engine;
+mod error;
 pub mod freeze;
+mod kinds;
 pub mod mapping;
 pub mod owners;
 pub mod protocol;
+mod references;
+pub mod rights;
 pub mod route;
+mod source;
+mod waits;
+
+pub use engine::Engine;
+pub use error::Error;
+pub use kinds::{Kind, Kinds, MovedKind};

@@ -17,6 +17,7 @@ pub use self::observed::{
     Tried, Verified, Waits, Wants,
 };
 pub use self::rules::RULES;
+pub(crate) use self::rules::cleanup;
 pub use self::steps::{Step, StepKind};
 
 /// What is next for a migration.

@@ -1,0 +1,190 @@
+//! Looks whether a spec can be carried out here: kinds, other migrations, policies, rights. Nothing is written.
+
+use exuvia_api::{
+    Blocker, DatastoreMigration, DatastorePhase, Phase, StorageMigration, datastore_reason as reason,
+};
+use exuvia_runtime::servers::ApiServers;
+use exuvia_sweep::{Control, Pages};
+use exuvia_write::{Redacted, Writer};
+use kube::{Api, Client, ResourceExt};
+
+use crate::Error;
+use crate::engine::Work;
+use crate::freeze::read_flag;
+use crate::kinds::Kinds;
+use crate::rights;
+
+/// What stands in the way; and, if nothing does, what works on the spec.
+pub(crate) async fn check(
+    client: &Client,
+    writer: &Writer,
+    servers: &ApiServers,
+    control: &Control,
+    migration: &DatastoreMigration,
+) -> Result<(Vec<Blocker>, Option<Work>), Error> {
+    let work = match Work::new(client, writer, servers, control, migration).await? {
+        Ok(work) if work.missing.is_empty() => work,
+        Ok(work) => return Ok((work.missing, None)),
+        Err(blockers) => return Ok((blockers, None)),
+    };
+    let mut blockers = overlaps(client, migration, &work.mover.kinds).await?;
+    if migration.spec.freeze.admission && !has_policies(client).await? {
+        blockers.push(blocker(
+            reason::NO_POLICY_API,
+            "this API server has no ValidatingAdmissionPolicy (admissionregistration.k8s.io/v1): upgrade it to Kubernetes 1.30 \
+             or newer, or freeze by flags",
+        ));
+    }
+    blockers.extend(rights::missing(client, migration, &work.mover.kinds).await?);
+    for flag in &migration.spec.freeze.flags {
+        if let Err(error) = read_flag(client, flag).await {
+            blockers.push(Blocker {
+                kind: flag.kind.clone(),
+                namespace: flag.namespace.clone(),
+                name: flag.name.clone(),
+                ..blocker(reason::NOT_SERVED, &Redacted::from_error(&error).into_string())
+            });
+        }
+    }
+    Ok((blockers, Some(work)))
+}
+
+fn blocker(reason: &str, message: &str) -> Blocker {
+    Blocker {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        ..Blocker::default()
+    }
+}
+
+async fn has_policies(client: &Client) -> Result<bool, Error> {
+    match client.list_api_group_resources("admissionregistration.k8s.io/v1").await {
+        Ok(resources) => Ok(resources
+            .resources
+            .iter()
+            .any(|resource| resource.name == "validatingadmissionpolicies")),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Other migrations that work on the same kinds.
+async fn overlaps(
+    client: &Client,
+    migration: &DatastoreMigration,
+    kinds: &Kinds,
+) -> Result<Vec<Blocker>, Error> {
+    let mut blockers = Vec::new();
+    let ours = kinds_of(migration);
+    let others: Vec<DatastoreMigration> = all(&Api::all(client.clone())).await?;
+    for other in others {
+        if other.uid() == migration.uid() || !is_first(&other, migration) {
+            continue;
+        }
+        if let Some((group, kind)) = kinds_of(&other).into_iter().find(|kind| ours.contains(kind)) {
+            blockers.push(Blocker {
+                kind: format!("{kind}.{group}"),
+                ..blocker(
+                    reason::OVERLAP,
+                    &format!("DatastoreMigration {} also moves this kind: wait for its end", other.name_any()),
+                )
+            });
+        }
+    }
+    let resources: Vec<String> = kinds.sources().into_iter().chain(kinds.targets()).map(crate::Kind::name).collect();
+    let storage: Vec<StorageMigration> = match all(&Api::all(client.clone())).await {
+        Ok(storage) => storage,
+        // Its CRD need not be installed.
+        Err(error) if error.class.as_str() == "missing" => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    for other in storage.iter().filter(|other| resources.contains(&other.spec.resource)) {
+        let phase = other.status.as_ref().and_then(|status| status.phase);
+        if matches!(phase, Some(Phase::Rewriting | Phase::Verifying | Phase::Trimming | Phase::Patrolling)) {
+            blockers.push(blocker(
+                reason::OVERLAP,
+                &format!(
+                    "StorageMigration {} is working on {}: wait for its end",
+                    other.name_any(),
+                    other.spec.resource
+                ),
+            ));
+        }
+    }
+    Ok(blockers)
+}
+
+async fn all<K>(api: &Api<K>) -> Result<Vec<K>, exuvia_sweep::ListError>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned,
+{
+    let (mut pages, mut objects) = (Pages::of(api), Vec::new());
+    while let Some(page) = pages.next().await? {
+        if page.is_first {
+            objects.clear();
+        }
+        // One that does not fit its type cannot be carried out by us.
+        objects.extend(page.items.iter().filter_map(|item| item.read::<K>().ok()));
+    }
+    Ok(objects)
+}
+
+/// Each source and target kind: group and kind.
+fn kinds_of(migration: &DatastoreMigration) -> Vec<(String, String)> {
+    let mut kinds = Vec::new();
+    for mapping in &migration.spec.mappings {
+        for kind in &mapping.from.kinds {
+            kinds.push((mapping.from.group.clone(), kind.clone()));
+            let to = if mapping.to.kind.is_empty() { kind } else { &mapping.to.kind };
+            kinds.push((mapping.to.group.clone(), to.clone()));
+        }
+    }
+    kinds
+}
+
+/// Whether the other one comes first: it runs already, or it is older. One that has come to its end holds nobody back.
+fn is_first(other: &DatastoreMigration, migration: &DatastoreMigration) -> bool {
+    let phase = |migration: &DatastoreMigration| {
+        migration.status.as_ref().and_then(|status| status.phase).unwrap_or_default()
+    };
+    match phase(other) {
+        DatastorePhase::Migrating | DatastorePhase::Converged => true,
+        DatastorePhase::Complete | DatastorePhase::Failed => false,
+        DatastorePhase::Pending | DatastorePhase::WaitingForConflictResolution => {
+            let age = |migration: &DatastoreMigration| {
+                (migration.metadata.creation_timestamp.clone().map(|at| at.0), migration.name_any())
+            };
+            other.metadata.deletion_timestamp.is_none() && age(other) < age(migration)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn migration(name: &str, phase: &str, created: &str) -> DatastoreMigration {
+        serde_json::from_value(json!({
+            "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration",
+            "metadata": {"name": name, "uid": name, "creationTimestamp": created},
+            "spec": {"mappings": []}, "status": {"phase": phase},
+        }))
+        .expect("a migration")
+    }
+
+    #[test]
+    fn one_that_runs_comes_first_and_one_that_ended_holds_nobody_back() {
+        let ours = migration("b", "Pending", "2026-01-02T00:00:00Z");
+        for (phase, created, expected) in [
+            ("Migrating", "2026-01-03T00:00:00Z", true),
+            ("Pending", "2026-01-01T00:00:00Z", true),
+            ("Pending", "2026-01-03T00:00:00Z", false),
+            ("Complete", "2026-01-01T00:00:00Z", false),
+            ("Failed", "2026-01-01T00:00:00Z", false),
+        ] {
+            assert_eq!(is_first(&migration("a", phase, created), &ours), expected, "{phase} {created}");
+        }
+    }
+}

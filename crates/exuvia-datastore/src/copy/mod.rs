@@ -1,0 +1,191 @@
+//! Copies objects: tries them, writes them, reads them again, and takes them back.
+
+mod findings;
+mod marks;
+mod pass;
+mod successors;
+mod target;
+mod trial;
+mod verify;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use exuvia_api::{
+    ConflictPolicy, DatastoreMigration, MIGRATION_UID_ANNOTATION, SOURCE_HASH_ANNOTATION,
+    SOURCE_RV_ANNOTATION, SOURCE_UIDS_ANNOTATION,
+};
+use exuvia_sweep::{Control, Sweep};
+use exuvia_write::Writer;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+pub use self::findings::{Findings, Problem};
+pub(crate) use self::trial::all_looked_at;
+pub use self::verify::Verification;
+use crate::compare::Comparison;
+use crate::kinds::{Kind, Kinds};
+use crate::mapping::{Mappings, Output};
+use crate::owners::{Lookup, OwnerKind, Successor};
+
+/// The field manager of everything that a datastore migration writes. The policies let it pass.
+pub const FIELD_MANAGER: &str = "exuvia-datastore";
+
+/// How many objects are processed at once unless the spec says otherwise.
+const CONCURRENCY: usize = 10;
+
+/// What the aggregated API server called objects, by target kind, namespace and name.
+pub type Aliases = HashMap<(String, Option<String>, String), String>;
+
+/// Copies the objects of one migration.
+pub struct Mover {
+    pub(crate) client: Client,
+    pub(crate) writer: Writer,
+    pub(crate) kinds: Kinds,
+    pub(crate) mappings: Mappings,
+    comparison: Comparison,
+    migration: DatastoreMigration,
+    uid: String,
+    pub(crate) control: Control,
+    /// Uids under which an aggregated API server showed the objects.
+    pub(crate) aliases: Aliases,
+    findings: Mutex<Findings>,
+    /// Successors that were found, by the uids of their sources.
+    successors: Mutex<HashMap<String, Successor>>,
+    /// Places of targets that had to wait for their owners.
+    waited: Mutex<HashSet<u128>>,
+    owner_kinds: Vec<OwnerKind>,
+}
+
+impl Mover {
+    /// For the objects that a migration's spec chooses. `writer` writes as [`FIELD_MANAGER`] from now on.
+    pub fn new(
+        client: Client,
+        writer: &Writer,
+        kinds: Kinds,
+        mappings: Mappings,
+        migration: &DatastoreMigration,
+        control: &Control,
+    ) -> Self {
+        let mut owner_kinds: Vec<OwnerKind> = Vec::new();
+        for kind in kinds.sources().into_iter().chain(kinds.targets()) {
+            owner_kinds.push(OwnerKind {
+                group: kind.resource.group.clone(),
+                kind: kind.resource.kind.clone(),
+            });
+        }
+        Self {
+            client,
+            writer: writer.acting_as(FIELD_MANAGER).strict(),
+            comparison: Comparison::new(&migration.spec.conflicts),
+            findings: Mutex::new(Findings::new(&kinds)),
+            kinds,
+            mappings,
+            uid: migration.metadata.uid.clone().unwrap_or_default(),
+            migration: migration.clone(),
+            control: control.clone(),
+            aliases: Aliases::new(),
+            successors: Mutex::default(),
+            waited: Mutex::default(),
+            owner_kinds,
+        }
+    }
+
+    /// Whether no pass has found anything yet.
+    pub(crate) fn is_untouched(&self) -> bool {
+        *self.found() == Findings::new(&self.kinds)
+    }
+
+    /// What was found so far, in the pass that runs or ran last.
+    pub fn findings(&self) -> Findings {
+        self.found().clone()
+    }
+
+    fn found(&self) -> MutexGuard<'_, Findings> {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_findings(&self) {
+        *self.found() = Findings::new(&self.kinds);
+    }
+
+    fn prefers_target(&self) -> bool {
+        self.migration.spec.conflicts.policy == ConflictPolicy::PreferTarget
+    }
+
+    fn lookup(&self) -> Lookup {
+        Lookup::new(self.client.clone(), self.writer.clone())
+    }
+
+    /// The kinds whose objects may own others: those of the source, and those of the target under former uids.
+    pub(crate) fn owner_kinds(&self) -> &[OwnerKind] {
+        &self.owner_kinds
+    }
+
+    /// A sweep over all objects of a source kind.
+    fn sweep(&self, kind: &Kind) -> Sweep {
+        let concurrency = self.migration.spec.concurrency.map_or(CONCURRENCY, usize::from);
+        Sweep::of(self.client.clone(), &kind.resource)
+            .max_concurrency(concurrency)
+            .controlled_by(&self.control)
+    }
+
+    /// All uids under which references may name a source.
+    fn uids_of(&self, source: &DynamicObject, output: &Output) -> Vec<String> {
+        let own = source.metadata.uid.clone();
+        let alias = self
+            .aliases
+            .get(&(output.kind.clone(), output.namespace.clone(), output.name.clone()));
+        own.into_iter().chain(alias.cloned()).collect()
+    }
+
+    /// The object to create: the converted copy, with its owners and with the marks that tell whose it is.
+    fn marked(&self, source: &DynamicObject, output: &Output, owners: &[OwnerReference]) -> Value {
+        let mut object = output.object.clone();
+        let metadata = &mut object["metadata"];
+        if !metadata["annotations"].is_object() {
+            metadata["annotations"] = json!({});
+        }
+        let uids = self.uids_of(source, output).join(",");
+        let version = source.metadata.resource_version.clone().unwrap_or_default();
+        metadata["annotations"][MIGRATION_UID_ANNOTATION] = json!(self.uid);
+        metadata["annotations"][SOURCE_UIDS_ANNOTATION] = json!(uids);
+        metadata["annotations"][SOURCE_RV_ANNOTATION] = json!(version);
+        metadata["annotations"][SOURCE_HASH_ANNOTATION] = json!(hash_of(source));
+        if !owners.is_empty() {
+            metadata["ownerReferences"] = json!(owners);
+        }
+        object
+    }
+
+    /// Whether a live target was made by this migration.
+    fn is_ours(&self, live: &DynamicObject) -> bool {
+        annotation(live, MIGRATION_UID_ANNOTATION) == Some(self.uid.as_str())
+    }
+}
+
+impl std::fmt::Debug for Mover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mover")
+            .field("uid", &self.uid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A hash of what people can change of an object. Finalizers do not count: controllers may take theirs off after the move.
+pub(crate) fn hash_of(object: &DynamicObject) -> String {
+    let metadata = &object.metadata;
+    let counting = json!([
+        metadata.labels, metadata.annotations, metadata.owner_references, metadata.deletion_timestamp, object.data,
+    ]);
+    let digest = ring::digest::digest(&ring::digest::SHA256, counting.to_string().as_bytes());
+    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An annotation's value.
+pub(crate) fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
+    let annotations = object.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
+}

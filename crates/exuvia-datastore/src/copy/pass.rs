@@ -1,0 +1,223 @@
+//! Writes the targets: wave by wave, owners before their dependents.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use exuvia_api::datastore_reason as reason;
+use kube::api::DynamicObject;
+
+use super::findings::Problem;
+use super::target::{Attempt, Place};
+use super::trial::all_looked_at;
+use super::{Findings, Mover};
+use crate::Error;
+use crate::kinds::Kind;
+use crate::mapping::Output;
+use crate::owners::{Lookup, Outcome, Owners};
+
+/// What came of one output.
+enum Written {
+    /// It is there, and it is ours.
+    Migrated,
+    /// It was there, and stays as it is.
+    Skipped,
+    /// It is there and differs in this field.
+    Differs(String),
+    /// Its owners are not there yet.
+    Later,
+}
+
+impl Mover {
+    /// Copies every object. What is there already is left alone or brought up to date, so it can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// Not every object could be looked at.
+    pub async fn copy_all(&self) -> Result<Findings, Error> {
+        self.forget_findings();
+        let waves = self.kinds.waves();
+        let mut done = 0;
+        for wave in waves {
+            let kinds: Vec<Kind> = self.kinds_of(wave);
+            let mut first_pass = true;
+            // Dependents wait for their owners: as many passes as owners are deep.
+            loop {
+                let (later, written) = (AtomicU64::new(0), AtomicU64::new(0));
+                let lookup = self.lookup();
+                for kind in &kinds {
+                    self.found().at_kind(&kind.resource.kind, done);
+                    let report = self
+                        .sweep(kind)
+                        .run_whole(async |source: DynamicObject| {
+                            let pass = Pass {
+                                wave,
+                                first: first_pass,
+                                lookup: &lookup,
+                                later: &later,
+                                written: &written,
+                            };
+                            let copied = self.copy_one(kind, &source, &pass).await;
+                            self.verdict(kind, &source, copied)
+                        })
+                        .await?;
+                    all_looked_at(&report)?;
+                }
+                if later.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                if written.load(Ordering::Relaxed) == 0 {
+                    let problem = Problem::new(
+                        reason::OWNER_CYCLE,
+                        "objects wait for owners that are copied in a later wave, or own each other in a circle: change the waves",
+                    );
+                    if let Some(kind) = kinds.first() {
+                        self.found()
+                            .block(kind, &kube::api::ObjectMeta::default(), problem);
+                    }
+                    break;
+                }
+                first_pass = false;
+            }
+            done += self.kinds.moved.iter().filter(|moved| moved.wave == wave).count();
+        }
+        self.found().at_kind("", done);
+        Ok(self.findings())
+    }
+
+    fn kinds_of(&self, wave: i32) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = Vec::new();
+        for moved in self.kinds.moved.iter().filter(|moved| moved.wave == wave) {
+            if !kinds.contains(&moved.source) {
+                kinds.push(moved.source.clone());
+            }
+        }
+        kinds
+    }
+
+    async fn copy_one(&self, kind: &Kind, source: &DynamicObject, pass: &Pass<'_>) -> Attempt<()> {
+        let converted = match self.movable(source).await {
+            Ok(Some(converted)) => converted,
+            Ok(None) => return Ok(Ok(())),
+            Err(problem) => return Ok(Err(problem)),
+        };
+        for output in &converted.outputs {
+            let mapping = &self.migration.spec.mappings[output.mapping];
+            let Some(target) = self.kinds.target(&output.group, &output.kind) else {
+                continue;
+            };
+            if mapping.wave != pass.wave {
+                continue;
+            }
+            let written = match self.write_one(target, source, output, pass).await? {
+                Ok(written) => written,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            let count = |add: fn(&mut exuvia_api::TypeProgress)| {
+                self.found().count(&kind.resource.kind, &mapping.name, add);
+            };
+            if matches!(written, Written::Later) {
+                pass.later.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            pass.written.fetch_add(1, Ordering::Relaxed);
+            // Objects that a former pass has written come by again.
+            if !self.counted_first_time(output, pass) {
+                continue;
+            }
+            count(|progress| progress.total += 1);
+            match written {
+                Written::Migrated => count(|progress| progress.migrated += 1),
+                Written::Skipped => count(|progress| progress.skipped += 1),
+                Written::Differs(field) => self.differs(kind, target, output, field),
+                Written::Later => {}
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// One pass over the objects of one wave.
+struct Pass<'a> {
+    wave: i32,
+    /// Whether it is the first one over this wave.
+    first: bool,
+    lookup: &'a Lookup,
+    /// Objects whose owners are not there yet.
+    later: &'a AtomicU64,
+    /// Objects that were dealt with.
+    written: &'a AtomicU64,
+}
+
+impl Mover {
+    /// Whether an output is counted in this pass: all of them in the first one, later those that had to wait.
+    fn counted_first_time(&self, output: &Output, pass: &Pass<'_>) -> bool {
+        pass.first
+            || self
+                .waited
+                .lock()
+                .is_ok_and(|waited| waited.contains(&super::trial::key_of(output)))
+    }
+
+    async fn write_one(
+        &self,
+        target: &Kind,
+        source: &DynamicObject,
+        output: &Output,
+        pass: &Pass<'_>,
+    ) -> Attempt<Written> {
+        let key = super::trial::key_of(output);
+        let has_waited = super::trial::lock(&self.waited).contains(&key);
+        if !pass.first && !has_waited {
+            return Ok(Ok(Written::Migrated)); // a former pass was here
+        }
+        let owners = Owners {
+            kinds: self.owner_kinds(),
+            successors: self,
+            lookup: pass.lookup,
+        };
+        let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
+        let references = if output.extra { &[][..] } else { &output.owners };
+        let policy = self.migration.spec.references.missing_owner;
+        let references = match owners.rewritten(references, (from, to), policy).await {
+            Outcome::Ready { references, .. } => references,
+            Outcome::WaitFor(_) => {
+                super::trial::lock(&self.waited).insert(key);
+                return Ok(Ok(Written::Later));
+            }
+            Outcome::Held(faults) => {
+                let fault = faults.first();
+                let message =
+                    fault.map_or_else(|| "an owner is missing".into(), crate::owners::Fault::message);
+                return Ok(Err(Problem::new(reason::MISSING_OWNER, message)));
+            }
+        };
+        let wanted = self.marked(source, output, &references);
+        let live = match self.create(target, &wanted).await? {
+            Err(problem) => return Ok(Err(problem)),
+            Ok(Some(created)) => created,
+            Ok(None) => match self.place(target, output).await? {
+                Err(problem) => return Ok(Err(problem)),
+                // It went in between: the next try makes it.
+                Ok(Place::Free) => return Err(Error::Changed("a target vanished while it was looked at")),
+                Ok(Place::Equal(live)) => {
+                    self.note(&self.uids_of(source, output), target, &live.metadata);
+                    return Ok(Ok(Written::Skipped));
+                }
+                Ok(Place::Differs(field)) => return Ok(Ok(Written::Differs(field))),
+                Ok(Place::Ours(live)) if Self::is_up_to_date(source, &live) => *live,
+                Ok(Place::Ours(live)) => match self.update(target, &live, &wanted).await? {
+                    Err(problem) => return Ok(Err(problem)),
+                    Ok(updated) => updated,
+                },
+            },
+        };
+        if !output.extra {
+            self.note(&self.uids_of(source, output), target, &live.metadata);
+        }
+        if let Some(status) = &output.status
+            && let Err(problem) = self.write_status(target, &live, source, status).await?
+        {
+            return Ok(Err(problem));
+        }
+        Ok(Ok(Written::Migrated))
+    }
+}

@@ -1,0 +1,279 @@
+//! One target: what is there, whether it is what is wanted, and how it is written.
+
+use exuvia_api::{SOURCE_RV_ANNOTATION, datastore_reason as reason};
+use exuvia_write::{Error as WriteError, ErrorClass, Redacted};
+use kube::Api;
+use kube::api::{DynamicObject, ObjectMeta};
+use serde_json::Value;
+
+use super::findings::Problem;
+use super::{Mover, annotation};
+use crate::Error;
+use crate::kinds::Kind;
+use crate::mapping::Output;
+
+/// etcd refuses requests of more than 1.5 MiB, and a dry run does not notice (PITFALLS D29). The server adds metadata of its own.
+pub(super) const MAX_BYTES: usize = 1_400_000;
+
+/// What there is in the place of a target.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Nothing.
+    Free,
+    /// An object of this migration.
+    Ours(Box<DynamicObject>),
+    /// Somebody else's object, equal to what would be written.
+    Equal(Box<DynamicObject>),
+    /// Somebody else's object, which differs in this field.
+    Differs(String),
+}
+
+/// What came of an attempt at one object.
+pub(super) type Attempt<T> = Result<Result<T, Problem>, Error>;
+
+impl Mover {
+    /// What there is in the place of a target.
+    pub(super) async fn place(&self, target: &Kind, output: &Output) -> Attempt<Place> {
+        let api = target.all(&self.client);
+        let name = ObjectMeta {
+            name: Some(output.name.clone()),
+            namespace: output.namespace.clone(),
+            ..ObjectMeta::default()
+        };
+        let live: DynamicObject = match self.writer.get(&api, &name).await {
+            Ok(live) => live,
+            Err(error) if error.class() == ErrorClass::Gone => return Ok(Ok(Place::Free)),
+            // A namespace that does not exist holds nothing; the create will say so.
+            Err(error) if error.class() == ErrorClass::Missing && !error.is_unserved() => {
+                return Ok(Ok(Place::Free));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if self.is_ours(&live) {
+            return Ok(Ok(Place::Ours(Box::new(live))));
+        }
+        self.compared(&api, live, &output.object).await
+    }
+
+    /// Whether a live object is what is wanted, as the server sees it (PITFALLS D34).
+    async fn compared(
+        &self,
+        api: &Api<DynamicObject>,
+        live: DynamicObject,
+        wanted: &Value,
+    ) -> Attempt<Place> {
+        let live_value = serde_json::to_value(&live).unwrap_or_default();
+        // What is the same as it stands needs no server.
+        if self.comparison.difference(&live_value, wanted).is_none() {
+            return Ok(Ok(Place::Equal(Box::new(live))));
+        }
+        let put = self.comparison.put_over(&live_value, wanted);
+        let Ok(put) = serde_json::from_value::<DynamicObject>(put) else {
+            return Ok(Ok(Place::Differs("metadata".to_owned())));
+        };
+        let would_be = match self.writer.rehearse_replace(api, &live.metadata, &put).await {
+            Ok(would_be) => serde_json::to_value(&would_be).unwrap_or_default(),
+            Err(error) => {
+                return match refusal(&error) {
+                    // What the server would not even take is not equal to what it has.
+                    Some(_) => {
+                        let field = self.comparison.difference(&live_value, wanted);
+                        Ok(Ok(Place::Differs(field.unwrap_or_default())))
+                    }
+                    None => Err(error.into()),
+                };
+            }
+        };
+        // The control: what changes even if the live object is put over itself is the server's noise.
+        let itself = self.comparison.put_over(&live_value, &live_value);
+        let noise = match serde_json::from_value::<DynamicObject>(itself) {
+            Ok(itself) => match self.writer.rehearse_replace(api, &live.metadata, &itself).await {
+                Ok(noise) => serde_json::to_value(&noise).unwrap_or_default(),
+                Err(error) if refusal(&error).is_some() => live_value.clone(),
+                Err(error) => return Err(error.into()),
+            },
+            Err(_) => live_value.clone(),
+        };
+        Ok(Ok(match self.comparison.difference(&noise, &would_be) {
+            None => Place::Equal(Box::new(live)),
+            Some(field) => Place::Differs(field),
+        }))
+    }
+
+    /// Tries to create an object. Nothing is stored.
+    pub(super) async fn rehearse(&self, api: &Api<DynamicObject>, object: &Value) -> Attempt<()> {
+        let object = match read(object) {
+            Ok(object) => object,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        match self.writer.dry_run().create(api, &object).await {
+            Ok(_) => Ok(Ok(())),
+            Err(error) => match refusal(&error) {
+                Some(problem) => Ok(Err(problem)),
+                None => Err(error.into()),
+            },
+        }
+    }
+
+    /// Creates an object; `None`: there is one of this name.
+    pub(super) async fn create(&self, target: &Kind, object: &Value) -> Attempt<Option<DynamicObject>> {
+        let object = match read(object) {
+            Ok(object) => object,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        match self.writer.create(&target.all(&self.client), &object).await {
+            Ok(created) => Ok(Ok(Some(created))),
+            Err(error) if error.is_already_exists() => Ok(Ok(None)),
+            Err(error) => match refusal(&error) {
+                Some(problem) => Ok(Err(problem)),
+                None => Err(error.into()),
+            },
+        }
+    }
+
+    /// Brings a target of ours up to date with its source.
+    pub(super) async fn update(
+        &self,
+        target: &Kind,
+        live: &DynamicObject,
+        wanted: &Value,
+    ) -> Attempt<DynamicObject> {
+        let wanted = match read(wanted) {
+            Ok(wanted) => wanted,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let update = |object: &mut DynamicObject| {
+            let status = object.data.get("status").cloned();
+            object.data = wanted.data.clone();
+            if let (Some(status), Some(data)) = (status, object.data.as_object_mut()) {
+                data.insert("status".to_owned(), status);
+            }
+            object.metadata.labels.clone_from(&wanted.metadata.labels);
+            object
+                .metadata
+                .annotations
+                .clone_from(&wanted.metadata.annotations);
+            object
+                .metadata
+                .owner_references
+                .clone_from(&wanted.metadata.owner_references);
+        };
+        match self.writer.patch(&target.all(&self.client), live, update).await {
+            Ok(written) => Ok(Ok(written.object)),
+            Err(error) => match refusal(&error) {
+                Some(problem) => Ok(Err(problem)),
+                None => Err(error.into()),
+            },
+        }
+    }
+
+    /// Writes the status, where the spec asks for it.
+    pub(super) async fn write_status(
+        &self,
+        target: &Kind,
+        live: &DynamicObject,
+        source: &DynamicObject,
+        status: &Value,
+    ) -> Attempt<()> {
+        let status = rebased(
+            status.clone(),
+            source.metadata.generation,
+            live.metadata.generation,
+        );
+        let api = target.all(&self.client);
+        let set = |object: &mut DynamicObject| {
+            if let Some(data) = object.data.as_object_mut() {
+                data.insert("status".to_owned(), status.clone());
+            }
+        };
+        let written = if target.has_status {
+            self.writer.patch_status_with_retry(&api, live, set).await
+        } else {
+            self.writer.patch(&api, live, set).await
+        };
+        match written {
+            Ok(_) => Ok(Ok(())),
+            Err(error) => match refusal(&error) {
+                Some(problem) => Ok(Err(problem)),
+                None => Err(error.into()),
+            },
+        }
+    }
+
+    /// Whether a target of ours was made from this very state of its source.
+    pub(super) fn is_up_to_date(source: &DynamicObject, live: &DynamicObject) -> bool {
+        annotation(live, SOURCE_RV_ANNOTATION) == source.metadata.resource_version.as_deref()
+    }
+}
+
+/// `observedGeneration` at the top and in conditions: the source's generation becomes the target's, anything else is 0, as the
+/// target's controller has not seen this object (PITFALLS D27).
+fn rebased(mut status: Value, source: Option<i64>, target: Option<i64>) -> Value {
+    let rebase = |holder: &mut Value| {
+        if let Some(observed) = holder.get_mut("observedGeneration")
+            && observed.is_number()
+        {
+            let is_current = source.is_some() && observed.as_i64() == source;
+            *observed = if is_current {
+                target.unwrap_or(1).into()
+            } else {
+                0.into()
+            };
+        }
+    };
+    rebase(&mut status);
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        for condition in conditions {
+            rebase(condition);
+        }
+    }
+    status
+}
+
+fn read(object: &Value) -> Result<DynamicObject, Problem> {
+    if object.to_string().len() > MAX_BYTES {
+        return Err(Problem::new(
+            reason::TOO_LARGE,
+            "the target is larger than etcd accepts (1.5 MiB): make the source smaller, or leave fields out of the copy",
+        ));
+    }
+    serde_json::from_value(object.clone()).map_err(|_| {
+        Problem::new(
+            reason::CONVERSION,
+            "the converted object does not have the form of a Kubernetes object: check what the mapping sets in metadata",
+        )
+    })
+}
+
+/// What the server has against an object for good; `None`: it may pass.
+pub(super) fn refusal(error: &WriteError) -> Option<Problem> {
+    match error.class() {
+        ErrorClass::Invalid | ErrorClass::Denied => {
+            Some(Problem::new(reason::REFUSED, Redacted::from_error(error)))
+        }
+        ErrorClass::Missing if !error.is_unserved() => {
+            Some(Problem::new(reason::REFUSED, Redacted::from_error(error)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_observed_generation_follows_the_target_and_an_older_one_is_none() {
+        let status = json!({
+            "observedGeneration": 7,
+            "conditions": [{"type": "A", "observedGeneration": 7}, {"type": "B", "observedGeneration": 6}, {"type": "C"}],
+        });
+        let expected = json!({
+            "observedGeneration": 1,
+            "conditions": [{"type": "A", "observedGeneration": 1}, {"type": "B", "observedGeneration": 0}, {"type": "C"}],
+        });
+        assert_eq!(rebased(status, Some(7), Some(1)), expected);
+    }
+}

@@ -1,0 +1,289 @@
+//! Tries every object before anything is locked: what cannot be copied is named, and nothing is stored.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exuvia_api::datastore_reason as reason;
+use exuvia_sweep::Verdict;
+use exuvia_write::{Name, Redacted, redacted};
+use kube::Api;
+use kube::api::DynamicObject;
+
+use super::findings::Problem;
+use super::target::{Attempt, Place};
+use super::{Findings, Mover};
+use crate::Error;
+use crate::kinds::Kind;
+use crate::mapping::{Converted, Output};
+use crate::owners::{Edges, Lookup, Member, Moves, Outcome, Owners};
+
+/// Where a target kind is tried: at its own endpoint, or at that of its clone.
+pub type TriedAt<'a> = dyn Fn(&Kind) -> Api<DynamicObject> + Send + Sync + 'a;
+
+/// What a trial remembers of all objects: 16 bytes for each, and the references between them.
+#[derive(Default)]
+struct Trial {
+    names: HashSet<u128>,
+    edges: Edges,
+}
+
+impl Mover {
+    /// Converts an object. What goes wrong is a problem of this object.
+    pub(super) async fn convert(&self, source: &DynamicObject) -> Result<Converted, Problem> {
+        let value = Arc::new(serde_json::to_value(source).unwrap_or_default());
+        self.mappings
+            .convert_async(value)
+            .await
+            .map_err(|error| Problem::new(reason::CONVERSION, error.redacted()))
+    }
+
+    /// Tries every object. `is_shadowed`: the targets themselves cannot be looked at, as another API server answers for them.
+    ///
+    /// # Errors
+    ///
+    /// Not every object could be tried.
+    pub async fn try_all(&self, at: &TriedAt<'_>, is_shadowed: bool) -> Result<Findings, Error> {
+        self.forget_findings();
+        let (trial, lookup) = (Mutex::new(Trial::default()), self.lookup());
+        let sources: Vec<Kind> = self.kinds.sources().into_iter().cloned().collect();
+        for (done, kind) in sources.iter().enumerate() {
+            self.found().at_kind(&kind.resource.kind, done);
+            let report = self
+                .sweep(kind)
+                .run_whole(async |source: DynamicObject| {
+                    let tried = self
+                        .try_one(kind, &source, at, is_shadowed, &trial, &lookup)
+                        .await;
+                    self.verdict(kind, &source, tried)
+                })
+                .await?;
+            all_looked_at(&report)?;
+        }
+        self.found().at_kind("", sources.len());
+        let edges = std::mem::take(&mut lock(&trial).edges);
+        if let Err(disorders) = edges.order() {
+            for disorder in disorders {
+                let problem = Problem::new(reason::OWNER_CYCLE, Redacted::ours(disorder.to_string()));
+                let mut found = self.found();
+                if let Some(kind) = sources.first() {
+                    found.block(kind, &kube::api::ObjectMeta::default(), problem);
+                }
+            }
+        }
+        Ok(self.findings())
+    }
+
+    async fn try_one(
+        &self,
+        kind: &Kind,
+        source: &DynamicObject,
+        at: &TriedAt<'_>,
+        is_shadowed: bool,
+        trial: &Mutex<Trial>,
+        lookup: &Lookup,
+    ) -> Attempt<()> {
+        let converted = match self.movable(source).await {
+            Ok(Some(converted)) => converted,
+            Ok(None) => return Ok(Ok(())),
+            Err(problem) => return Ok(Err(problem)),
+        };
+        for output in &converted.outputs {
+            let mapping = &self.migration.spec.mappings[output.mapping];
+            self.found()
+                .count(&kind.resource.kind, &mapping.name, |progress| progress.total += 1);
+            if let Err(problem) = self.place_is_its_own(kind, source, output, trial) {
+                return Ok(Err(problem));
+            }
+            let owners = Owners {
+                kinds: self.owner_kinds(),
+                successors: &Moves::default(),
+                lookup,
+            };
+            let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
+            let references = if output.extra { &[][..] } else { &output.owners };
+            let outcome = owners
+                .rewritten(
+                    references,
+                    (from, to),
+                    self.migration.spec.references.missing_owner,
+                )
+                .await;
+            if let Outcome::Held(faults) = outcome
+                && let Some(fault) = faults.first()
+            {
+                return Ok(Err(Problem::new(reason::MISSING_OWNER, fault.message())));
+            }
+            let Some(target) = self.kinds.target(&output.group, &output.kind) else {
+                continue;
+            };
+            if !is_shadowed {
+                match self.place(target, output).await? {
+                    Err(problem) => return Ok(Err(problem)),
+                    Ok(Place::Free) => {}
+                    Ok(Place::Ours(_) | Place::Equal(_)) => {
+                        self.found()
+                            .count(&kind.resource.kind, &mapping.name, |progress| {
+                                progress.skipped += 1
+                            });
+                        continue;
+                    }
+                    Ok(Place::Differs(field)) => {
+                        self.differs(kind, target, output, field);
+                        continue;
+                    }
+                }
+            }
+            let api = at(target);
+            let object = self.tried_as(source, output, &api);
+            if let Err(problem) = self.rehearse(&api, &object).await? {
+                return Ok(Err(problem));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The converted object if it is to be moved now; `None`: no mapping takes it.
+    pub(super) async fn movable(&self, source: &DynamicObject) -> Result<Option<Converted>, Problem> {
+        let converted = self.convert(source).await?;
+        if converted.outputs.is_empty() {
+            self.found().unmoved += 1;
+            return Ok(None);
+        }
+        // PITFALLS B19: a copy of an object that is being deleted would bring it back to life.
+        if source.metadata.deletion_timestamp.is_some() {
+            return Err(Problem::new(
+                reason::TERMINATING,
+                "it is being deleted: wait until it is gone, or remove what holds it",
+            ));
+        }
+        if !converted.ready {
+            return Err(Problem::new(
+                reason::NOT_READY,
+                "the mapping's `ready` says that it cannot be moved now",
+            ));
+        }
+        Ok(Some(converted))
+    }
+
+    /// Whether no other source has the same target; also remembers who owns it.
+    fn place_is_its_own(
+        &self,
+        kind: &Kind,
+        source: &DynamicObject,
+        output: &Output,
+        trial: &Mutex<Trial>,
+    ) -> Result<(), Problem> {
+        let mut trial = lock(trial);
+        if !trial.names.insert(key_of(output)) {
+            let place = match &output.namespace {
+                Some(namespace) => format!("{namespace}/{}", output.name),
+                None => output.name.clone(),
+            };
+            return Err(Problem::new(
+                reason::NAME_COLLISION,
+                redacted!(
+                    "another source also becomes {} {}: let the mapping give them different names",
+                    Name(&output.kind),
+                    Name(&place)
+                ),
+            ));
+        }
+        if !output.extra {
+            let uids = self.uids_of(source, output);
+            let uids: Vec<&str> = uids.iter().map(String::as_str).collect();
+            let named = |owner: &&_| {
+                self.owner_kinds()
+                    .iter()
+                    .any(|kind| kind.version_in(owner).is_some())
+            };
+            let owners = output.owners.iter().filter(named);
+            let name = source.metadata.name.as_deref().unwrap_or_default();
+            let member = Member {
+                uids: &uids,
+                wave: self.migration.spec.mappings[output.mapping].wave,
+                name: &format!("{} {name}", kind.name()),
+            };
+            trial.edges.add(member, owners.map(|owner| owner.uid.as_str()));
+        }
+        Ok(())
+    }
+
+    /// The object as it is tried: at a clone its group is another one.
+    fn tried_as(
+        &self,
+        source: &DynamicObject,
+        output: &Output,
+        api: &Api<DynamicObject>,
+    ) -> serde_json::Value {
+        let mut object = self.marked(source, output, &[]);
+        let url = api.resource_url();
+        if let Some(group) = url.strip_prefix("/apis/").and_then(|rest| rest.split('/').next()) {
+            object["apiVersion"] = format!("{group}/{}", output.version).into();
+        }
+        object
+    }
+
+    /// A target exists and differs.
+    pub(super) fn differs(&self, kind: &Kind, target: &Kind, output: &Output, field: String) {
+        let mapping = &self.migration.spec.mappings[output.mapping].name;
+        let mut found = self.found();
+        if self.prefers_target() {
+            found.count(&kind.resource.kind, mapping, |progress| progress.skipped += 1);
+        } else {
+            found.count(&kind.resource.kind, mapping, |progress| progress.conflicts += 1);
+            found.conflict(target, output.namespace.as_deref(), &output.name, field);
+        }
+    }
+
+    /// What the sweep is told of one object.
+    pub(super) fn verdict(&self, kind: &Kind, source: &DynamicObject, came_of_it: Attempt<()>) -> Verdict {
+        match came_of_it {
+            Ok(Ok(())) => Verdict::changed(),
+            Ok(Err(problem)) => {
+                self.found().block(kind, &source.metadata, problem);
+                Verdict::changed()
+            }
+            Err(Error::Write(error)) => {
+                let class = error.class();
+                Verdict::failed(class.as_str(), Redacted::from_error(&error))
+                    .under(exuvia_sweep::Pressure::of(class))
+            }
+            Err(error) => Verdict::failed("failed", Redacted::from_error(&error)),
+        }
+    }
+}
+
+/// A sweep that left objects out says nothing about them.
+pub(crate) fn all_looked_at(report: &exuvia_sweep::SweepReport) -> Result<(), Error> {
+    let unfinished = report.tally.failed + report.tally.conflicts;
+    if unfinished == 0 {
+        return Ok(());
+    }
+    let first = report.tally.failures.first();
+    Err(Error::Unfinished {
+        objects: unfinished,
+        first: first.map_or_else(|| "not known".into(), |failure| failure.message.clone()),
+    })
+}
+
+/// The place of a target as a number: 16 bytes for each object instead of its names.
+pub(super) fn key_of(output: &Output) -> u128 {
+    key(
+        &format!("{}.{}", output.kind, output.group),
+        output.namespace.as_deref(),
+        &output.name,
+    )
+}
+
+/// As [`key_of`], of a live object.
+pub(super) fn key(kind: &str, namespace: Option<&str>, name: &str) -> u128 {
+    let text = format!("{kind}\n{}\n{name}", namespace.unwrap_or_default());
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    u128::from_be_bytes(bytes)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

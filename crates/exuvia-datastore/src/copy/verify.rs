@@ -1,0 +1,179 @@
+//! Reads every source and every target again: only then nothing is lost.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use exuvia_api::datastore_reason as reason;
+use exuvia_sweep::Verdict;
+use exuvia_write::{Name, redacted};
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::Mover;
+use super::findings::Problem;
+use super::target::{Attempt, Place};
+use super::trial::{all_looked_at, key_of, lock};
+use crate::Error;
+use crate::kinds::Kind;
+use crate::mapping::Output;
+use crate::owners::{Lookup, Outcome, Owners};
+
+/// What the second look found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Sources whose target is right.
+    pub right: u64,
+    /// Sources that were written, created or deleted after they were copied: a write that was under way over the freeze.
+    pub moved: u64,
+    /// Targets that are not what they should be, with what is wrong: the first ones.
+    pub wrong: Vec<String>,
+    /// How many there are.
+    pub wrong_total: u64,
+}
+
+impl Mover {
+    /// Reads every source and every target again. Targets of ours whose source is gone are taken back.
+    ///
+    /// # Errors
+    ///
+    /// Not every object could be looked at.
+    pub async fn verify_all(&self) -> Result<Verification, Error> {
+        let found = Mutex::new(Verification::default());
+        let expected: Mutex<HashSet<u128>> = Mutex::default();
+        let lookup = self.lookup();
+        for kind in self.kinds.sources() {
+            let report = self
+                .sweep(kind)
+                .run_whole(async |source: DynamicObject| {
+                    match self.verify_one(&source, &found, &expected, &lookup).await {
+                        Ok(Ok(())) => Verdict::unchanged(),
+                        Ok(Err(problem)) => {
+                            let name = source.metadata.name.as_deref().unwrap_or_default();
+                            let mut found = lock(&found);
+                            found.wrong_total += 1;
+                            if found.wrong.len() < super::findings::MAX_LISTED {
+                                let said =
+                                    redacted!("{} {}: {}", Name(&kind.shown()), Name(name), problem.message);
+                                found.wrong.push(said.into_string());
+                            }
+                            Verdict::unchanged()
+                        }
+                        Err(error) => self.verdict(kind, &source, Err(error)),
+                    }
+                })
+                .await?;
+            all_looked_at(&report)?;
+        }
+        let expected = expected
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let stale = self.take_back(Some(&expected)).await?;
+        let mut found = found
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        found.moved += stale.deleted + stale.going;
+        Ok(found)
+    }
+
+    async fn verify_one(
+        &self,
+        source: &DynamicObject,
+        found: &Mutex<Verification>,
+        expected: &Mutex<HashSet<u128>>,
+        lookup: &Lookup,
+    ) -> Attempt<()> {
+        let converted = match self.convert(source).await {
+            Ok(converted) => converted,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        for output in &converted.outputs {
+            let Some(target) = self.kinds.target(&output.group, &output.kind) else {
+                continue;
+            };
+            lock(expected).insert(key_of(output));
+            let live = match self.place(target, output).await? {
+                Err(problem) => return Ok(Err(problem)),
+                Ok(Place::Free) => {
+                    lock(found).moved += 1;
+                    return Ok(Ok(()));
+                }
+                Ok(Place::Ours(live)) if !Self::is_up_to_date(source, &live) => {
+                    lock(found).moved += 1;
+                    return Ok(Ok(()));
+                }
+                Ok(Place::Ours(live)) => live,
+                Ok(Place::Equal(_)) => continue,
+                Ok(Place::Differs(_)) if self.prefers_target() => continue,
+                Ok(Place::Differs(field)) => return Ok(Err(wrong(&field))),
+            };
+            if let Err(problem) = self.is_as_written(target, &live, output).await? {
+                return Ok(Err(problem));
+            }
+            if let Err(problem) = self.owners_are_right(source, &live, output, lookup).await {
+                return Ok(Err(problem));
+            }
+        }
+        lock(found).right += 1;
+        Ok(Ok(()))
+    }
+
+    /// Whether a target of ours has everything that was written, and nothing else that counts.
+    async fn is_as_written(&self, target: &Kind, live: &DynamicObject, output: &Output) -> Attempt<()> {
+        let live_value = serde_json::to_value(live).unwrap_or_default();
+        if let Some(status) = &output.status
+            && (live.data.get("status").is_none() && !is_empty(status))
+        {
+            return Ok(Err(wrong("status")));
+        }
+        match self
+            .compared(&target.all(&self.client), live.clone(), &wanted)
+            .await?
+        {
+            Err(problem) => Ok(Err(problem)),
+            Ok(Place::Differs(field)) => Ok(Err(wrong(&field))),
+            Ok(_) => Ok(Ok(())),
+        }
+    }
+
+    /// Whether a target names the owners that it should.
+    async fn owners_are_right(
+        &self,
+        source: &DynamicObject,
+        live: &DynamicObject,
+        output: &Output,
+        lookup: &Lookup,
+    ) -> Result<(), Problem> {
+        let owners = Owners {
+            kinds: self.owner_kinds(),
+            successors: self,
+            lookup,
+        };
+        let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
+        let references = if output.extra { &[][..] } else { &output.owners };
+        let policy = self.migration.spec.references.missing_owner;
+        let Outcome::Ready { references, .. } = owners.rewritten(references, (from, to), policy).await else {
+            return Err(wrong("metadata.ownerReferences"));
+        };
+        let live = live.metadata.owner_references.clone().unwrap_or_default();
+        let named = |reference: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
+            live.iter()
+                .any(|owner| owner.uid == reference.uid && owner.name == reference.name)
+        };
+        if references.iter().all(named) && live.len() == references.len() {
+            Ok(())
+        } else {
+            Err(wrong("metadata.ownerReferences"))
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+fn wrong(field: &str) -> Problem {
+    Problem::new(
+        reason::VERIFY_FAILED,
+        redacted!("the target's {} is not what was written", Name(field)),
+    )
+}

@@ -1,0 +1,174 @@
+//! Carries one migration out: observes, asks the protocol, does one step.
+//!
+//! What must survive a crash is in the status of the `DatastoreMigration`; it is read again before each step. What the engine
+//! keeps in memory can all be found out again.
+
+mod observe;
+mod record;
+mod steps;
+mod work;
+
+use std::time::Instant;
+
+use exuvia_api::{Blocker, DatastoreMigration, DatastoreProgress};
+use exuvia_runtime::ServerClock;
+use exuvia_runtime::machine::Machine;
+use exuvia_runtime::servers::ApiServers;
+use exuvia_sweep::Control;
+use exuvia_write::{Redacted, Writer};
+use kube::{Api, Client, Config};
+
+use self::work::Work;
+use crate::Error;
+use crate::copy::Findings;
+use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
+
+/// Carries one `DatastoreMigration` out.
+pub struct Engine {
+    client: Client,
+    writer: Writer,
+    servers: ApiServers,
+    api: Api<DatastoreMigration>,
+    name: String,
+    uid: String,
+    /// As it was last read.
+    migration: DatastoreMigration,
+    clock: ServerClock,
+    control: Control,
+    work: Option<Work>,
+    seen: Seen,
+    observed: Observed,
+    /// Since when writes to the source are counted, as far as this process knows.
+    counting_since: Option<Instant>,
+    /// Whether writes can be counted here at all.
+    can_count: bool,
+    /// When the flags were set: without a policy, time alone drains.
+    flags_set_at: Option<Instant>,
+    /// Our policies as they were when every API server refused: another one of the same name is not the same lock.
+    locks_probed: Vec<(String, String, Option<i64>)>,
+    flags_restored: bool,
+    blockers: Vec<Blocker>,
+    found: Findings,
+    message: Option<Redacted>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine for this migration. `config` is what the client was made from: API servers are asked one by one with it.
+    pub fn new(config: &Config, client: Client, writer: &Writer, migration: DatastoreMigration) -> Self {
+        let servers = ApiServers::new(config, &[], &[]);
+        Self::with_servers(servers, client, writer, migration)
+    }
+
+    /// As [`new`](Self::new), with API servers that are known already.
+    pub fn with_servers(
+        servers: ApiServers,
+        client: Client,
+        writer: &Writer,
+        migration: DatastoreMigration,
+    ) -> Self {
+        Self {
+            api: Api::all(client.clone()),
+            client,
+            writer: writer.clone(),
+            servers,
+            name: migration.metadata.name.clone().unwrap_or_default(),
+            uid: migration.metadata.uid.clone().unwrap_or_default(),
+            migration,
+            clock: ServerClock::default(),
+            control: Control::new(),
+            work: None,
+            seen: Seen::default(),
+            observed: Observed::default(),
+            counting_since: None,
+            can_count: true,
+            flags_set_at: None,
+            locks_probed: Vec::new(),
+            flags_restored: false,
+            blockers: Vec::new(),
+            found: Findings::default(),
+            message: None,
+        }
+    }
+
+    /// The handle that cancels it.
+    #[must_use]
+    pub fn controlled_by(mut self, control: Control) -> Self {
+        self.control = control;
+        self
+    }
+
+    /// The migration as it was last read.
+    pub fn migration(&self) -> &DatastoreMigration {
+        &self.migration
+    }
+
+    /// What was last observed.
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    /// Why it does not begin.
+    pub fn blockers(&self) -> &[Blocker] {
+        &self.blockers
+    }
+
+    /// What the last pass over the objects found, up to now if one runs.
+    pub fn found(&self) -> Findings {
+        match &self.work {
+            Some(work) if !work.mover.is_untouched() => work.mover.findings(),
+            _ => self.found.clone(),
+        }
+    }
+
+    /// How many objects are done.
+    pub fn progress(&self) -> DatastoreProgress {
+        self.found().progress
+    }
+
+    /// One more sentence about what it waits for.
+    pub fn message(&self) -> Option<&Redacted> {
+        self.message.as_ref()
+    }
+}
+
+impl Machine for Engine {
+    type Step = Step;
+    type Hold = Hold;
+    type Error = Error;
+
+    async fn next(&mut self) -> Result<Next, Error> {
+        if !self.observe().await? {
+            return Ok(NextStep::Done);
+        }
+        Ok(crate::protocol::next(&self.observed))
+    }
+
+    async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
+        self.message = None;
+        self.carry_out_step(step).await?;
+        Ok(None)
+    }
+
+    /// What was found is looked at again: the world may have changed.
+    fn retry(&mut self, hold: &Hold) {
+        match hold {
+            Hold::Blocked | Hold::Conflicts => {
+                self.work = None;
+                self.seen = Seen::default();
+            }
+            Hold::WaitingFor => self.seen.waits = crate::protocol::Waits::Unknown,
+            Hold::CleanupBlocked => self.seen.cleaned = None,
+            Hold::Suspended | Hold::Failed | Hold::BeforeCutover => {}
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.control.is_cancelled()
+    }
+}

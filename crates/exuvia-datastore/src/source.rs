@@ -1,0 +1,117 @@
+//! The end of the source: its CRDs are deleted, if every object in them was moved.
+
+use std::sync::Mutex;
+
+use exuvia_api::{Blocker, SOURCE_HASH_ANNOTATION, datastore_reason as reason};
+use exuvia_sweep::{Sweep, Verdict};
+use exuvia_write::{Delete, ErrorClass, Redacted, redacted};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt};
+
+use crate::Error;
+use crate::copy::{Mover, Problem, all_looked_at, annotation, hash_of};
+use crate::kinds::Kind;
+use crate::owners::successor::source_uids;
+
+/// How many objects that were not moved are named.
+const MAX_LISTED: usize = 32;
+
+/// Deletes the source CRDs; otherwise why not, by name, and nothing is deleted.
+pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error> {
+    let kinds: Vec<Kind> = mover.kinds.sources().into_iter().cloned().collect();
+    let blockers: Mutex<Vec<Blocker>> = Mutex::default();
+    for kind in &kinds {
+        let sweep = Sweep::of(client.clone(), &kind.resource).controlled_by(&mover.control);
+        let report = sweep
+            .run_whole(async |source: DynamicObject| match was_moved(mover, &source).await {
+                Ok(None) => Verdict::unchanged(),
+                Ok(Some(problem)) => {
+                    let mut blockers = blockers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if blockers.len() < MAX_LISTED {
+                        blockers.push(Blocker {
+                            reason: problem.reason.to_owned(),
+                            kind: kind.shown(),
+                            namespace: source.namespace().unwrap_or_default(),
+                            name: source.name_any(),
+                            message: problem.message.into_string(),
+                        });
+                    }
+                    Verdict::unchanged()
+                }
+                Err(error) => Verdict::failed("failed", Redacted::from_error(&error)),
+            })
+            .await?;
+        all_looked_at(&report)?;
+    }
+    let blockers = blockers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !blockers.is_empty() {
+        return Ok(blockers);
+    }
+    for kind in &kinds {
+        release(client, mover, kind).await?;
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let Some(crd) = crds.get_opt(&kind.name()).await? else {
+            continue;
+        };
+        // Another CRD of the same name is somebody else's.
+        if crd.uid().as_deref() == Some(kind.crd_uid.as_str()) {
+            mover.writer.delete(&crds, &crd, &Delete::default()).await?;
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Why an object was not moved as it is; `None`: it was.
+async fn was_moved(mover: &Mover, source: &DynamicObject) -> Result<Option<Problem>, Error> {
+    let not_moved = |why: Redacted| Some(Problem::new(reason::VERIFY_FAILED, why));
+    let output = match mover.main_output(source).await {
+        Ok(Some(output)) => output,
+        Ok(None) => return Ok(not_moved("no mapping takes it: delete it, or move it".into())),
+        Err(why) => return Ok(not_moved(why)),
+    };
+    let Some(target) = mover.kinds.target(&output.group, &output.kind) else {
+        return Ok(not_moved("its target kind is not known".into()));
+    };
+    let live = mover.read(target, output.namespace.as_deref(), &output.name).await?;
+    let Some(live) = live else {
+        // Its target was deleted after the move: that is what people wanted, and the source is what is left of it.
+        return Ok(not_moved("its target does not exist any more: delete this object first".into()));
+    };
+    let uid = source.uid().unwrap_or_default();
+    if annotation(&live, exuvia_api::SOURCE_UIDS_ANNOTATION).is_none() {
+        return Ok(None); // equal to a target that was there before
+    }
+    if !source_uids(&live.metadata).any(|known| known == uid) {
+        return Ok(not_moved(redacted!("it was created after the move")));
+    }
+    if annotation(&live, SOURCE_HASH_ANNOTATION) != Some(hash_of(source).as_str()) {
+        return Ok(not_moved(redacted!("it was changed after the move")));
+    }
+    Ok(None)
+}
+
+/// Takes finalizers off the objects, or the CRD would hang in its deletion: under the freeze nobody else may (PITFALLS D35).
+async fn release(client: &Client, mover: &Mover, kind: &Kind) -> Result<(), Error> {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &kind.resource);
+    let sweep = Sweep::of(client.clone(), &kind.resource).controlled_by(&mover.control);
+    let report = sweep
+        .run(async |object| {
+            if object.metadata.finalizers.iter().flatten().next().is_none() {
+                return Verdict::skipped();
+            }
+            let object = PartialObjectMeta {
+                metadata: object.metadata,
+                types: object.types,
+                _phantom: std::marker::PhantomData,
+            };
+            let free = |object: &mut PartialObjectMeta<DynamicObject>| object.metadata.finalizers = None;
+            match mover.writer.patch_with_retry(&api, &object, free).await {
+                Ok(_) => Verdict::changed(),
+                Err(error) if error.class() == ErrorClass::Gone => Verdict::gone(),
+                Err(error) => Verdict::failed(error.class().as_str(), Redacted::from_error(&error)),
+            }
+        })
+        .await?;
+    all_looked_at(&report)
+}
