@@ -141,9 +141,8 @@ impl<S: Successors> Dependents<'_, S> {
                     dependent.metadata.owner_references = Some(plan.references.clone());
                 })
                 .await;
-            let error = match written {
-                Ok(_) => return held(&plan).unwrap_or(Rewrite::Rewritten),
-                Err(error) => error,
+            let Err(error) = written else {
+                return held(&plan).unwrap_or(Rewrite::Rewritten);
             };
             let class = error.class();
             let failed = async || Rewrite::Failed {
@@ -216,7 +215,7 @@ impl<S: Successors> Dependents<'_, S> {
     }
 
     /// Whether the object is moved itself: its references are those of a frozen source, and stay.
-    async fn is_moved(&self, resource: &ApiResource, metadata: &ObjectMeta) -> bool {
+    async fn is_moved(&self, resource: &ApiResource, metadata: &ObjectMeta) -> Result<bool, Redacted> {
         let itself = OwnerReference {
             api_version: resource.api_version.clone(),
             kind: resource.kind.clone(),
@@ -224,11 +223,14 @@ impl<S: Successors> Dependents<'_, S> {
             uid: metadata.uid.clone().unwrap_or_default(),
             ..OwnerReference::default()
         };
-        names_one_of(self.kinds, &itself)
-            && matches!(
-                self.successors.fate(&itself, metadata.namespace.as_deref()).await,
-                Ok(Fate::Moved(_) | Fate::NotYet)
-            )
+        if !names_one_of(self.kinds, &itself) {
+            return Ok(false);
+        }
+        let fate = self
+            .successors
+            .fate(&itself, metadata.namespace.as_deref())
+            .await?;
+        Ok(fate != Fate::NotMoved)
     }
 }
 
@@ -242,19 +244,25 @@ struct Scan<'a, S> {
 impl<S: Successors> Visitor for Scan<'_, S> {
     async fn visit(&self, resource: &ApiResource, object: PartialObjectMeta) -> Verdict {
         let dependents = self.dependents;
-        let references = object.metadata.owner_references.iter().flatten();
-        if !references
-            .clone()
-            .any(|reference| names_one_of(dependents.kinds, reference))
-            || dependents.is_moved(resource, &object.metadata).await
-        {
+        let mut references = object.metadata.owner_references.iter().flatten();
+        if !references.any(|reference| names_one_of(dependents.kinds, reference)) {
             return Verdict::skipped();
+        }
+        match dependents.is_moved(resource, &object.metadata).await {
+            Ok(false) => {}
+            Ok(true) => return Verdict::skipped(),
+            Err(why) => {
+                let why = redacted!("whether it is moved itself is not known: {}", why);
+                self.left(resource, &object.metadata, why);
+                return Verdict::skipped();
+            }
         }
         let plan = dependents.plan(&object.metadata).await;
         self.note(resource, &object.metadata, &plan);
         let Some(writer) = self.writer.filter(|_| plan.is_dependent()) else {
-            for fault in &plan.held {
-                self.left(resource, &object.metadata, fault.message());
+            if !plan.held.is_empty() {
+                let whys: Vec<Redacted> = plan.held.iter().map(Fault::message).collect();
+                self.left(resource, &object.metadata, all_of(&whys));
             }
             return Verdict::skipped();
         };

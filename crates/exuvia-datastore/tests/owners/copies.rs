@@ -156,7 +156,7 @@ async fn a_missing_owner_holds_a_copy_or_is_left_out() {
         lookup: &lookup,
     };
     let namespaces = (Some(place.name.as_str()), Some(place.name.as_str()));
-    match owners.rewritten(&unpacked, namespaces, MissingOwner::Hold).await {
+    match spawnable(owners.rewritten(&unpacked, namespaces, MissingOwner::Hold)).await {
         Outcome::Held(faults) => {
             assert_eq!(faults.len(), 1);
             assert_eq!(faults[0].to_string(), "its owner ConfigMap gone does not exist");

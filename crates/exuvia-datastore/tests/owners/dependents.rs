@@ -3,8 +3,11 @@
 use exuvia_datastore::owners::{Dependents, Found, Moves, Rewrite};
 use exuvia_testenv::proxy::Proxy;
 use exuvia_write::Writer;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ApiResource, DeleteParams, ObjectMeta, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 
 use super::*;
@@ -94,7 +97,7 @@ async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live
     assert!(found.unmoved["configmaps"].objects >= 2, "{found:?}");
     assert!(found.is_complete() && found.count() == 6, "{found:?}");
 
-    let rewritten = dependents.rewrite(&writer, &|_| {}).await.unwrap();
+    let rewritten = spawnable(dependents.rewrite(&writer, &|_| {})).await.unwrap();
     assert_eq!(
         (rewritten.rewritten, rewritten.gone, rewritten.failed),
         (6, 0, 0),
@@ -158,12 +161,7 @@ async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live
 }
 
 async fn metadata(place: &Place, name: &str) -> PartialObjectMeta {
-    let metadata: ObjectMeta = place.config_maps.get(name).await.unwrap().metadata;
-    PartialObjectMeta {
-        types: None,
-        metadata,
-        ..PartialObjectMeta::default()
-    }
+    place.any_config_maps().get_metadata(name).await.unwrap()
 }
 
 #[tokio::test]
@@ -285,7 +283,7 @@ async fn a_dependent_that_cannot_get_its_new_owner_is_named_and_left_as_it_is() 
 }
 
 #[tokio::test]
-async fn a_dependent_that_may_not_be_written_is_named_without_what_it_holds() {
+async fn a_dependent_that_may_not_be_written_is_named() {
     let world = world().await;
     let place = world.namespace("refused").await;
     let mut moves = Moves::default();
@@ -321,6 +319,68 @@ async fn a_dependent_that_may_not_be_written_is_named_without_what_it_holds() {
         "{}",
         found.left[0].why
     );
+}
+
+/// PITFALLS B27.
+#[tokio::test]
+async fn a_refusal_that_quotes_the_dependent_is_told_without_the_quotation() {
+    let world = world().await;
+    let client = world.client();
+    let place = world.namespace("quoted").await;
+    let mut moves = Moves::default();
+    let (old, _) = till(world, &place, &mut moves).await;
+    place
+        .config_map("receipt", &[owned_by(&world.old, "till", uid(&old))])
+        .await;
+    let secret = json!({"data": {"number": "4111-1111-1111"}});
+    let patch = async |patch: &Value, dry_run: bool| {
+        let params = PatchParams {
+            dry_run,
+            ..PatchParams::default()
+        };
+        place
+            .config_maps
+            .patch("receipt", &params, &Patch::Merge(patch))
+            .await
+    };
+    patch(&secret, false).await.unwrap();
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let policy = json!({"metadata": {"name": "quotes"}, "spec": {
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "operations": ["UPDATE"]}]},
+        "validations": [{"expression": "object.metadata.namespace != 'quoted'",
+                         "messageExpression": "'not ' + object.data.number"}],
+    }});
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let binding = json!({"metadata": {"name": "quotes"}, "spec": {"policyName": "quotes", "validationActions": ["Deny"]}});
+    let params = PostParams::default();
+    policies
+        .create(&params, &serde_json::from_value(policy).unwrap())
+        .await
+        .unwrap();
+    bindings
+        .create(&params, &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    until("the policy is in force", async || {
+        let tried = patch(&json!({"data": {"tried": "yes"}}), true).await;
+        tried.is_err_and(|error| error.to_string().contains("4111-1111-1111"))
+    })
+    .await;
+    let kinds = world.moved();
+    let dependents = Dependents {
+        client: &client,
+        kinds: &kinds,
+        successors: &moves,
+    };
+    let found = dependents.rewrite(&Writer::named("test"), &|_| {}).await.unwrap();
+    assert_eq!(
+        (found.count(), found.rewritten, found.failed),
+        (1, 0, 1),
+        "{found:?}"
+    );
+    let why = &found.left[0].why;
+    assert!(why.contains("quotes") && !why.contains("4111-1111-1111"), "{why}");
 }
 
 #[tokio::test]

@@ -190,3 +190,8 @@ pub(crate) async fn is_collected(api: &Api<DynamicObject>, name: &str) {
     })
     .await;
 }
+
+/// A controller runs it as a task: checked by the compiler.
+pub(crate) fn spawnable<F: Future + Send>(future: F) -> F {
+    future
+}

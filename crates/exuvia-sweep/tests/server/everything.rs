@@ -75,29 +75,33 @@ async fn a_resource_that_is_removed_meanwhile_has_no_objects_and_is_not_called_u
     let group = "removed.example.com";
     let setup = setup(group, 3).await;
     let crds: Api<CustomResourceDefinition> = Api::all(setup.direct.clone());
-    let (name, api) = (setup.widgets.crd_name(), setup.widgets.api(&setup.direct, "v1"));
-    let (client, runtime) = (setup.direct.clone(), tokio::runtime::Handle::current());
+    let api = setup.widgets.api(&setup.direct, "v1");
+    let (asked, mut is_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (done, is_done) = mpsc::channel();
+    let is_done = Mutex::new(is_done);
     setup
         .proxy
         .inject(Rule::on(lists_of(group)).nth(1).on_request(move |_| {
-            let (crds, api, name, client) = (crds.clone(), api.clone(), name.clone(), client.clone());
-            let (done, removed) = mpsc::channel();
-            runtime.spawn(async move {
-                crds.delete(&name, &DeleteParams::default()).await.unwrap();
-                until("it is not served", async || {
-                    let groups = client.list_api_groups().await.unwrap().groups;
-                    api.list(&kube::api::ListParams::default()).await.is_err()
-                        && !groups.iter().any(|known| known.name == group)
-                })
-                .await;
-                done.send(()).unwrap();
-            });
-            removed.recv().unwrap();
+            asked.send(()).unwrap();
+            is_done.lock().unwrap().recv().unwrap();
         }));
+    let remove = async {
+        is_asked.recv().await.unwrap();
+        crds.delete(&setup.widgets.crd_name(), &DeleteParams::default())
+            .await
+            .unwrap();
+        until("it is not served", async || {
+            let groups = setup.direct.list_api_groups().await.unwrap().groups;
+            api.list(&kube::api::ListParams::default()).await.is_err()
+                && !groups.iter().any(|known| known.name == group)
+        })
+        .await;
+        done.send(()).unwrap();
+    };
     let groups = Groups::default();
-    let looked = soon(look_at_everything(&setup.through, &[], &|_| {}, &groups))
-        .await
-        .unwrap();
+    let look = look_at_everything(&setup.through, &[], &|_| {}, &groups);
+    let (looked, ()) = soon(async { tokio::join!(look, remove) }).await;
+    let looked = looked.unwrap();
     assert_eq!(about(group, &looked.unseen), [""; 0]);
     assert_eq!(groups.of(group), 0);
 }
