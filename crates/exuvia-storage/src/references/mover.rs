@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use exuvia_sweep::everything::{Looked, Visitor, look_at_everything};
 use exuvia_sweep::{Pressure, Verdict};
 use exuvia_write::{Effect, ErrorClass, Redacted, Writer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -10,7 +11,7 @@ use kube::core::{PartialObjectMeta, Version};
 use kube::{Api, Client};
 use serde::Serialize;
 
-use super::{Extent, OwnerKind, Unseen, Visitor, walk};
+use super::{Extent, OwnerKind, Unseen};
 use crate::builtin::resource_name;
 use crate::definition::Definition;
 use crate::failures::without_values;
@@ -106,7 +107,7 @@ pub async fn move_to_storage(
         tallies: Mutex::new(vec![Moved::default(); targets.len()]),
         targets,
     };
-    let (_, unseen) = walk(client, &[], progress, &mover).await?;
+    let Looked { unseen, .. } = look_at_everything(client, &[], progress, &mover).await?;
     let mut tallies = mover.tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
     for tally in &mut tallies {
         tally.unseen.clone_from(&unseen);

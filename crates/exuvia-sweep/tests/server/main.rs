@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
+mod everything;
 mod expired;
 mod faults;
 mod pages;

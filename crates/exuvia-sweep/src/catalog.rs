@@ -1,17 +1,21 @@
-//! Everything that can be listed, each stored resource once.
+//! Everything that can be listed, each stored resource once, and what discovery did not show.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use exuvia_write::{ErrorClass, Redacted, RetryPolicy, brief};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
 use kube::api::ApiResource;
-
-use super::{BETWEEN_SEARCHES, MAX_SEARCHES, Unseen};
+use serde::Serialize;
 
 /// Discovery documents that are asked for at once.
 const AT_ONCE: usize = 8;
+/// How often something that answers 404 is looked up again: its versions may be changing.
+pub(crate) const MAX_SEARCHES: usize = 5;
+/// The pause between: an API server sees a CRD's change within a second.
+pub(crate) const BETWEEN_SEARCHES: Duration = Duration::from_millis(500);
 
 /// A version of a resource that is only asked for if no other is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,18 +28,64 @@ pub struct Avoid {
     pub version: String,
 }
 
+/// Something that could not be looked at. Nothing is known of what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unseen {
+    /// A resource, or a group-version whose resources are not known.
+    pub what: String,
+    /// Why.
+    pub why: Redacted,
+    /// Whether it is a right that is missing.
+    pub forbidden: bool,
+}
+
+/// A resource that is served, and whether its objects are in namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The resource, at a version that is served.
+    pub resource: ApiResource,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+}
+
 /// The resources to list, and which parts of discovery did not answer.
+///
+/// ```no_run
+/// # async fn example(client: kube::Client) -> Result<(), kube::Error> {
+/// use exuvia_sweep::catalog::Catalog;
+///
+/// let catalog = Catalog::read(&client, &[]).await?;
+/// for resource in &catalog.resources {
+///     println!("{} {}", resource.plural, resource.api_version);
+/// }
+/// for unseen in &catalog.unseen {
+///     println!("not known: {} ({})", unseen.what, unseen.why);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Catalog {
-    pub(super) resources: Vec<ApiResource>,
-    pub(super) unseen: Vec<Unseen>,
+#[non_exhaustive]
+pub struct Catalog {
+    /// What can be listed, each stored resource once, sorted by group and plural.
+    pub resources: Vec<ApiResource>,
+    /// What can be read and written by name, but not listed. The garbage collector cannot see these objects either, so it
+    /// never deletes one.
+    pub unlistable: Vec<ApiResource>,
+    /// Group-versions whose resources are not known.
+    pub unseen: Vec<Unseen>,
 }
 
 impl Catalog {
-    /// Asks every group-version for its resources, the servers behind aggregated ones included.
+    /// Asks every group-version for its resources, the servers behind aggregated ones included. Versions in `avoid` are
+    /// only chosen for a resource that is served at no other.
     ///
     /// Not by aggregated discovery: that may show an old state of a server that is gone, and has no storage hashes.
-    pub(super) async fn read(client: &Client, avoid: &[Avoid]) -> Result<Self, kube::Error> {
+    ///
+    /// # Errors
+    ///
+    /// The list of groups could not be read, so nothing is known at all.
+    pub async fn read(client: &Client, avoid: &[Avoid]) -> Result<Self, kube::Error> {
         let mut group_versions: Vec<String> = RetryPolicy::default()
             .read(|| client.list_core_api_versions())
             .await?
@@ -62,48 +112,83 @@ impl Catalog {
         }
         Ok(Self {
             resources: choose(&found, avoid),
+            unlistable: unlistable(&found),
             unseen,
         })
     }
 
     /// One resource at a version that is served now; `None`: it is not served at all.
-    pub(super) async fn find(
+    ///
+    /// # Errors
+    ///
+    /// A part of discovery that might have shown it could not be read.
+    pub async fn find(
         client: &Client,
         group: &str,
         plural: &str,
     ) -> Result<Option<ApiResource>, kube::Error> {
-        let groups = RetryPolicy::default()
-            .read(|| client.list_api_groups())
-            .await?
-            .groups;
-        let group_versions = match groups.iter().find(|known| known.name == group) {
-            Some(group) => in_order(group).collect(),
-            None if group.is_empty() => {
-                RetryPolicy::default()
-                    .read(|| client.list_core_api_versions())
-                    .await?
-                    .versions
-            }
-            None => Vec::new(),
-        };
-        for group_version in group_versions {
-            let list = match resources(client, &group_version).await {
-                Err(error) if ErrorClass::of(&error) == ErrorClass::Gone => continue,
-                list => list?,
-            };
-            let found = list.resources.iter().find(|resource| resource.name == plural);
-            if let Some(resource) = found {
-                return Ok(Some(api_resource(&group_version, resource)));
-            }
-        }
-        Ok(None)
+        let found = find_by(client, group, "", |resource| resource.name == plural).await?;
+        Ok(found.map(|served| served.resource))
     }
+
+    /// The resource of a kind, at this version if that is served, else at another one; `None`: it is not served at all.
+    ///
+    /// # Errors
+    ///
+    /// A part of discovery that might have shown it could not be read.
+    pub async fn find_kind(
+        client: &Client,
+        group: &str,
+        version: &str,
+        kind: &str,
+    ) -> Result<Option<Served>, kube::Error> {
+        find_by(client, group, version, |resource| {
+            resource.kind == kind && !resource.name.contains('/')
+        })
+        .await
+    }
+}
+
+async fn find_by(
+    client: &Client,
+    group: &str,
+    preferred: &str,
+    is_it: impl Fn(&APIResource) -> bool,
+) -> Result<Option<Served>, kube::Error> {
+    let groups = RetryPolicy::default()
+        .read(|| client.list_api_groups())
+        .await?
+        .groups;
+    let mut group_versions: Vec<String> = match groups.iter().find(|known| known.name == group) {
+        Some(group) => in_order(group).collect(),
+        None if group.is_empty() => {
+            RetryPolicy::default()
+                .read(|| client.list_core_api_versions())
+                .await?
+                .versions
+        }
+        None => Vec::new(),
+    };
+    group_versions.sort_by_key(|group_version| split(group_version).1 != preferred); // stable
+    for group_version in group_versions {
+        let list = match resources(client, &group_version).await {
+            Err(error) if is_gone(client, &group_version, &error).await? => continue,
+            list => list?,
+        };
+        if let Some(resource) = list.resources.iter().find(|resource| is_it(resource)) {
+            return Ok(Some(Served {
+                resource: api_resource(&group_version, resource),
+                namespaced: resource.namespaced,
+            }));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a group-version that answered with an error is gone. Its endpoint and the list of groups change at different
 /// times, so they are given a moment to agree.
 async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> Result<bool, kube::Error> {
-    if ErrorClass::of(error) != ErrorClass::Gone {
+    if !is_not_found(error) {
         return Ok(false);
     }
     for _ in 0..MAX_SEARCHES {
@@ -121,6 +206,11 @@ async fn is_gone(client: &Client, group_version: &str, error: &kube::Error) -> R
         tokio::time::sleep(BETWEEN_SEARCHES).await;
     }
     Ok(false)
+}
+
+/// Whether it is a 404. That of a list or a discovery document is about the endpoint, so it names no object.
+pub(crate) fn is_not_found(error: &kube::Error) -> bool {
+    matches!(ErrorClass::of(error), ErrorClass::Gone | ErrorClass::Missing)
 }
 
 /// The group's versions, the preferred one first.
@@ -155,8 +245,13 @@ async fn resources(client: &Client, group_version: &str) -> Result<APIResourceLi
     }
 }
 
+/// Group and version.
+fn split(group_version: &str) -> (&str, &str) {
+    group_version.split_once('/').unwrap_or(("", group_version))
+}
+
 fn api_resource(group_version: &str, resource: &APIResource) -> ApiResource {
-    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+    let (group, version) = split(group_version);
     ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -201,14 +296,46 @@ fn choose(found: &[(String, Vec<APIResource>)], avoid: &[Avoid]) -> Vec<ApiResou
 }
 
 fn is_stored(resource: &APIResource) -> bool {
-    let can = |verb: &str| resource.verbs.iter().any(|known| known == verb);
     !resource.name.contains('/')
-        && can("list")
-        && ["create", "update", "patch", "delete"].into_iter().any(can)
+        && can(resource, "list")
+        && ["create", "update", "patch", "delete"]
+            .into_iter()
+            .any(|verb| can(resource, verb))
+}
+
+fn can(resource: &APIResource, verb: &str) -> bool {
+    resource.verbs.iter().any(|known| known == verb)
+}
+
+/// What has objects by name that no list shows, at no version.
+fn unlistable(found: &[(String, Vec<APIResource>)]) -> Vec<ApiResource> {
+    let all = || {
+        found.iter().flat_map(|(group_version, resources)| {
+            resources.iter().map(move |resource| (group_version, resource))
+        })
+    };
+    let key = |group_version: &str, resource: &APIResource| {
+        (split(group_version).0.to_owned(), resource.name.clone())
+    };
+    let mut listable: BTreeSet<_> = all()
+        .filter(|(_, resource)| can(resource, "list"))
+        .map(|(group_version, resource)| key(group_version, resource))
+        .collect();
+    all()
+        .filter(|(_, resource)| {
+            let is_written = ["update", "patch", "delete"]
+                .into_iter()
+                .any(|verb| can(resource, verb));
+            !resource.name.contains('/') && can(resource, "get") && is_written
+        })
+        .filter(|(group_version, resource)| listable.insert(key(group_version, resource)))
+        .map(|(group_version, resource)| api_resource(group_version, resource))
+        .collect()
 }
 
 impl Unseen {
-    pub(super) fn new(what: impl Into<String>, error: &kube::Error) -> Self {
+    /// What could not be read, and why. A denied request is a missing right.
+    pub fn new(what: impl Into<String>, error: &kube::Error) -> Self {
         Self {
             what: what.into(),
             why: Redacted::from_server(&brief(error)),
@@ -281,6 +408,36 @@ mod tests {
                 "old b.io/v1"
             ]
         );
+    }
+
+    #[test]
+    fn what_has_objects_that_no_list_shows_is_named() {
+        let found = [
+            (
+                "a.io/v1".to_owned(),
+                vec![
+                    resource("hidden", "", &["get", "delete"]),
+                    resource("later", "", &["get", "delete"]),
+                    resource("hidden/status", "", &["get", "patch"]),
+                    resource("reviews", "", &["create"]),
+                    resource("figures", "", &["get"]),
+                ],
+            ),
+            (
+                "a.io/v2".to_owned(),
+                vec![
+                    resource("hidden", "", &["get", "delete"]),
+                    resource("later", "", &["get", "list", "delete"]),
+                ],
+            ),
+        ];
+        let unlistable = unlistable(&found);
+        let unlistable: Vec<&str> = unlistable
+            .iter()
+            .map(|resource| resource.plural.as_str())
+            .collect();
+        assert_eq!(unlistable, ["hidden"]);
+        assert_eq!(names(&found, &[]), ["later a.io/v2"]);
     }
 
     #[test]
