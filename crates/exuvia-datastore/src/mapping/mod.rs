@@ -1,1 +1,202 @@
 //! Turns one object of the source into objects of the target: a raw copy, of which only what is declared is converted.
+//!
+//! [`Mappings::compile`] says everything that is wrong with a spec and can be known without a cluster. What it gives converts
+//! objects, one by one, without any state: the same object always becomes the same.
+//!
+//! ```
+//! use exuvia_api::DatastoreMigrationSpec;
+//! use exuvia_datastore::mapping::Mappings;
+//! use serde_json::json;
+//!
+//! let spec: DatastoreMigrationSpec = serde_json::from_value(json!({"mappings": [{
+//!     "name": "widgets",
+//!     "from": {"group": "old.example.com", "version": "v1", "kinds": ["Widget"]},
+//!     "to": {"group": "example.com", "version": "v1"},
+//!     "convert": [{"path": "spec.size", "value": "object.spec.?width.orValue(1) * 2"}],
+//!     "remove": ["spec.width"],
+//! }]}))?;
+//! let mappings = Mappings::compile(&spec).expect("the spec is valid");
+//!
+//! let converted = mappings.convert(&json!({
+//!     "apiVersion": "old.example.com/v1",
+//!     "kind": "Widget",
+//!     "metadata": {"name": "a", "namespace": "shop", "uid": "7d0c", "labels": {"tier": "gold"}},
+//!     "spec": {"width": 4, "color": "red"},
+//! }))?;
+//! assert_eq!(converted.taken_by, Some(0));
+//! assert_eq!(
+//!     converted.outputs[0].object,
+//!     json!({
+//!         "apiVersion": "example.com/v1",
+//!         "kind": "Widget",
+//!         "metadata": {"name": "a", "namespace": "shop", "labels": {"tier": "gold"}},
+//!         "spec": {"size": 8, "color": "red"},
+//!     })
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Expressions are [CEL](https://cel.dev): its standard functions, the string extension, `base64`, optionals with `optMap` and
+//! `optFlatMap`, `cel.bind`, and `json(string)`, `merge(map, map)` and `without(map, list)`. They know the variables `object`, as
+//! stored, and, where `metadata.unpack` is set, `unpacked`. They have no clock, no random numbers and no access to anything else.
+//! Each is bounded in time and memory, so that a spec can hold up its own migration but nothing else.
+
+mod compile;
+mod convert;
+mod error;
+mod expression;
+mod metadata;
+mod path;
+mod pool;
+mod selector;
+mod spec;
+
+use std::sync::Arc;
+
+use exuvia_api::DatastoreMigrationSpec;
+use serde_json::Value;
+
+pub use self::compile::Converters;
+pub use self::convert::{Convert, Converted, Output, TargetKey};
+pub use self::error::{ConvertError, InvalidSpec};
+pub use self::selector::selects;
+
+use self::compile::Compiled;
+use self::expression::{Program, Scope};
+use self::pool::{Panicked, Pool};
+
+/// The mappings of one `DatastoreMigration`, ready to convert. A clone is the same.
+#[derive(Clone)]
+pub struct Mappings {
+    compiled: Arc<Compiled>,
+    pool: Arc<Pool>,
+}
+
+impl std::fmt::Debug for Mappings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(
+                self.compiled
+                    .mappings
+                    .iter()
+                    .map(|mapping| &mapping.declared.name),
+            )
+            .finish()
+    }
+}
+
+impl Mappings {
+    /// Reads a spec: everything that is wrong with it and can be known without a cluster is said at once.
+    pub fn compile(spec: &DatastoreMigrationSpec) -> Result<Self, Vec<InvalidSpec>> {
+        Self::compile_with(spec, Converters::new())
+    }
+
+    /// The same, with programs for the conversions of some mappings.
+    pub fn compile_with(
+        spec: &DatastoreMigrationSpec,
+        converters: Converters,
+    ) -> Result<Self, Vec<InvalidSpec>> {
+        let failed = |problem: String| vec![InvalidSpec::new(None, "mappings", problem)];
+        let pool =
+            Pool::new().map_err(|error| failed(format!("cannot start a thread to read them: {error}")))?;
+        let spec = spec.clone();
+        let compiled = pool
+            .run(move || compile::compile(&spec, &converters))
+            .map_err(|Panicked| failed("the parser of expressions panicked".to_owned()))??;
+        Ok(Self {
+            compiled: Arc::new(compiled),
+            pool: Arc::new(pool),
+        })
+    }
+
+    /// The names of the mappings, by number.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.compiled
+            .mappings
+            .iter()
+            .map(|mapping| mapping.declared.name.as_str())
+    }
+
+    /// What becomes of an object, whole and as it was read at the mapping's version. The caller waits while expressions are
+    /// evaluated; a task should use [`convert_async`](Self::convert_async).
+    pub fn convert(&self, object: &Value) -> Result<Converted, ConvertError> {
+        if !self.compiled.evaluates(object) {
+            return self.compiled.convert(object);
+        }
+        let (compiled, object) = (Arc::clone(&self.compiled), object.clone());
+        self.pool
+            .run(move || compiled.convert(&object))
+            .map_err(|Panicked| panicked("mappings"))?
+    }
+
+    /// What becomes of an object, without keeping the task's thread busy.
+    pub async fn convert_async(&self, object: Arc<Value>) -> Result<Converted, ConvertError> {
+        if !self.compiled.evaluates(&object) {
+            return self.compiled.convert(&object);
+        }
+        let compiled = Arc::clone(&self.compiled);
+        self.pool
+            .run_async(move || compiled.convert(&object))
+            .await
+            .map_err(|Panicked| panicked("mappings"))?
+    }
+
+    /// What `references.rewrite[index]` makes of an object that is not moved; `None` if it stays as it is.
+    pub fn rewrite_object(&self, index: usize, object: &Value) -> Result<Option<Value>, ConvertError> {
+        if self.compiled.rewrites.get(index).is_none() {
+            return Ok(None);
+        }
+        let (compiled, object) = (Arc::clone(&self.compiled), object.clone());
+        self.pool
+            .run(move || compiled.rewrite(&compiled.rewrites[index], &object))
+            .map_err(|Panicked| panicked(&format!("references.rewrite[{index}]")))?
+    }
+
+    /// The condition of `cutover.waitFor[index]`, if it has one.
+    pub fn wait_for(&self, index: usize) -> Option<Expression> {
+        let program = Arc::clone(self.compiled.conditions.get(index)?.as_ref()?);
+        let path = format!("cutover.waitFor[{index}].when");
+        Some(Expression {
+            program,
+            path,
+            pool: Arc::clone(&self.pool),
+        })
+    }
+}
+
+fn panicked(path: &str) -> ConvertError {
+    ConvertError::new(None, path, "the evaluation panicked, which is a defect of ours")
+}
+
+/// A condition over `object`.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    program: Arc<Program>,
+    path: String,
+    pool: Arc<Pool>,
+}
+
+impl Expression {
+    /// Whether it holds for this object. The caller waits for the evaluation.
+    pub fn is_true(&self, object: &Value) -> Result<bool, ConvertError> {
+        let (this, object) = (self.clone(), object.clone());
+        self.pool
+            .run(move || this.evaluate(&object))
+            .map_err(|Panicked| panicked(&self.path))?
+    }
+
+    /// Whether it holds for this object, without keeping the task's thread busy.
+    pub async fn is_true_async(&self, object: Arc<Value>) -> Result<bool, ConvertError> {
+        let this = self.clone();
+        self.pool
+            .run_async(move || this.evaluate(&object))
+            .await
+            .map_err(|Panicked| panicked(&self.path))?
+    }
+
+    fn evaluate(&self, object: &Value) -> Result<bool, ConvertError> {
+        self.program.is_true(&Scope::new(object)).map_err(|problem| {
+            ConvertError::new(None, self.path.as_str(), problem).in_expression(self.program.source())
+        })
+    }
+}
