@@ -1,0 +1,362 @@
+//! The policies in the cluster: looked at, set, retired, removed. Each write may be the last one before a crash.
+//!
+//! A policy denies nothing without its binding, and a binding nothing without its policy. So the policy is made first and
+//! the binding last: until then nobody is refused, and [`Freeze::observe`] says what is missing. The binding is removed
+//! first: with it the refusals end, and what is left is inert and has our label, so that the next removal finds it.
+
+use std::collections::BTreeMap;
+
+use exuvia_api::{DATASTORE_LABEL, RETIRED_ANNOTATION};
+use exuvia_write::{Adopted, Delete, Deleted, ErrorClass, RetryPolicy, Writable, Writer};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy as Policy, ValidatingAdmissionPolicyBinding as Binding,
+};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+
+use super::error::Error;
+use super::policy::{FIELD_MANAGER, Form, Part, Scope};
+use super::{Freeze, flow};
+
+/// How one object of ours stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// It does not exist.
+    Absent,
+    /// It is as it must be.
+    AsWanted,
+    /// It is ours, and differs: of another form, or changed by somebody.
+    Changed,
+    /// An object of its name exists that is not ours.
+    Foreign,
+    /// It is being deleted, and held.
+    Leaving,
+}
+
+/// How policy and binding of one part stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartState {
+    /// The policy.
+    pub policy: Piece,
+    /// The binding. Without it the policy denies nothing.
+    pub binding: Piece,
+}
+
+/// How the policies stand, compared with what is wanted. That they are there does not say that a server denies: see
+/// [`Freeze::probe`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// The parts that are wanted.
+    pub parts: BTreeMap<Part, PartState>,
+    /// Objects of ours that are not wanted: kind and name.
+    pub left_over: Vec<String>,
+    /// Whether something of ours says that it outlives its migration.
+    pub is_retired: bool,
+}
+
+impl Observed {
+    /// Whether everything wanted is there as it must be, and nothing else of ours is.
+    pub fn is_as_wanted(&self) -> bool {
+        let as_wanted = PartState {
+            policy: Piece::AsWanted,
+            binding: Piece::AsWanted,
+        };
+        self.left_over.is_empty() && self.parts.values().all(|state| *state == as_wanted)
+    }
+
+    /// Whether nothing of ours is there.
+    pub fn is_absent(&self) -> bool {
+        let is_absent = |piece| matches!(piece, Piece::Absent | Piece::Foreign);
+        self.left_over.is_empty()
+            && self
+                .parts
+                .values()
+                .all(|state| is_absent(state.policy) && is_absent(state.binding))
+    }
+
+    /// The parts that are not as wanted, with the reason.
+    pub fn troubles(&self) -> impl Iterator<Item = (Part, PartState)> + '_ {
+        let whole = |state: &PartState| state.policy == Piece::AsWanted && state.binding == Piece::AsWanted;
+        self.parts
+            .iter()
+            .filter(move |(_, state)| !whole(state))
+            .map(|(part, state)| (*part, *state))
+    }
+}
+
+/// What policy and binding have in common.
+trait Lock: Writable<DynamicType = ()> + std::fmt::Debug + PartialEq {
+    const WHAT: &'static str;
+
+    fn has_spec_of(&self, other: &Self) -> bool;
+    fn take_spec_of(&mut self, other: &Self);
+}
+
+impl Lock for Policy {
+    const WHAT: &'static str = "ValidatingAdmissionPolicy";
+
+    fn has_spec_of(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+
+    fn take_spec_of(&mut self, other: &Self) {
+        self.spec.clone_from(&other.spec);
+    }
+}
+
+impl Lock for Binding {
+    const WHAT: &'static str = "ValidatingAdmissionPolicyBinding";
+
+    fn has_spec_of(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+
+    fn take_spec_of(&mut self, other: &Self) {
+        self.spec.clone_from(&other.spec);
+    }
+}
+
+impl Freeze {
+    /// How the policies stand, compared with this form.
+    pub async fn observe(&self, form: Form, shield: bool) -> Result<Observed, Error> {
+        let policies = self.all::<Policy>().await?;
+        let bindings = self.all::<Binding>().await?;
+        let mut observed = Observed::default();
+        for part in self.scope.parts(form, shield) {
+            let (policy, binding) = self.scope.objects(part, form);
+            let state = PartState {
+                policy: self.piece(&policies, &policy).await?,
+                binding: self.piece(&bindings, &binding).await?,
+            };
+            observed.parts.insert(part, state);
+        }
+        let wanted: Vec<String> = observed.parts.keys().map(|part| self.scope.name(*part)).collect();
+        let names = |what: &'static str, names: Vec<String>| {
+            let unwanted = names.into_iter().filter(|name| !wanted.contains(name));
+            unwanted
+                .map(move |name| format!("{what} {name}"))
+                .collect::<Vec<_>>()
+        };
+        observed.left_over = names(Policy::WHAT, names_of(&policies));
+        observed
+            .left_over
+            .extend(names(Binding::WHAT, names_of(&bindings)));
+        observed.is_retired = policies.iter().any(is_retired) || bindings.iter().any(is_retired);
+        Ok(observed)
+    }
+
+    /// Makes the policies as this form wants them: what is missing is made, what differs is changed, what is too much is
+    /// removed. It may be repeated, and does nothing then. Nobody may rely on it before [`probe`](Self::probe) says so.
+    pub async fn set(&self, form: Form, shield: bool) -> Result<(), Error> {
+        let wanted = self.scope.parts(form, shield);
+        for part in &wanted {
+            let (policy, binding) = self.scope.objects(*part, form);
+            self.ensure(&policy).await?;
+            self.ensure(&binding).await?;
+        }
+        let is_wanted = |name: &str| wanted.iter().any(|part| self.scope.name(*part) == name);
+        self.remove_locks(|name| !is_wanted(name)).await
+    }
+
+    /// Removes all policies and bindings of this migration, and what counts its writers. It may be repeated.
+    pub async fn remove(&self) -> Result<(), Error> {
+        self.remove_locks(|_| true).await?;
+        flow::remove(&self.client, &self.writer, &self.scope).await
+    }
+
+    /// The source stays frozen in its Converged form, and says whose it was: [`thaw`] finds it. Everything else is removed.
+    pub async fn retire(&self) -> Result<(), Error> {
+        let (policy, binding) = self.scope.objects(Part::Source, Form::Converged);
+        if !self.scope.source.is_empty() {
+            self.ensure(&policy).await?;
+            self.ensure(&binding).await?;
+            self.mark_retired(&policy).await?;
+            self.mark_retired(&binding).await?;
+        }
+        let source = self.scope.name(Part::Source);
+        self.remove_locks(|name| name != source).await?;
+        flow::remove(&self.client, &self.writer, &self.scope).await
+    }
+
+    /// All that are ours: by our label, and by name.
+    async fn all<K: Lock>(&self) -> Result<Vec<K>, Error> {
+        let of_us = format!("{DATASTORE_LABEL}={}", self.scope.uid);
+        let mut all = labelled::<K>(&self.client, &of_us).await?;
+        for name in Part::ALL.map(|part| self.scope.name(part)) {
+            if all.iter().any(|lock| lock.name_any() == name) {
+                continue;
+            }
+            let by_name = get::<K>(&self.client, &name).await?;
+            all.extend(by_name.filter(|live| is_ours(live, &self.scope)));
+        }
+        Ok(all)
+    }
+
+    async fn piece<K: Lock>(&self, ours: &[K], wanted: &K) -> Result<Piece, Error> {
+        let name = wanted.name_any();
+        if let Some(live) = ours.iter().find(|live| live.name_any() == name) {
+            return Ok(piece_of(live, wanted));
+        }
+        let by_name = get::<K>(&self.client, &name).await?;
+        Ok(by_name.map_or(Piece::Absent, |_| Piece::Foreign))
+    }
+
+    async fn ensure<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
+        let api: Api<K> = Api::all(self.client.clone());
+        let live = match get::<K>(&self.client, &wanted.name_any()).await? {
+            Some(live) => live,
+            None => {
+                let is_ours = |found: &K| is_ours(found, &self.scope);
+                match self.writer.create_or_adopt(&api, wanted, is_ours).await {
+                    Ok(Adopted::Created(_)) => return Ok(()),
+                    Ok(Adopted::Existing(live)) => live,
+                    Err(error) if error.reason() == "Foreign" => return Err(foreign(wanted)),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        if !is_ours(&live, &self.scope) {
+            return Err(foreign(wanted));
+        }
+        if live.meta().deletion_timestamp.is_some() {
+            return Err(leaving(wanted));
+        }
+        self.writer
+            .patch_with_retry(&api, &live, |live| {
+                live.take_spec_of(wanted);
+                let label = (DATASTORE_LABEL.to_owned(), self.scope.uid.clone());
+                live.labels_mut().extend([label]);
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn mark_retired<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
+        let api: Api<K> = Api::all(self.client.clone());
+        let name = wanted.name_any();
+        let Some(live) = get::<K>(&self.client, &name).await? else {
+            return Ok(()); // somebody has just deleted it: the next look says so
+        };
+        if !is_ours(&live, &self.scope) {
+            return Err(foreign(wanted));
+        }
+        let mark = |live: &mut K| {
+            let migration = self.scope.migration.clone();
+            live.annotations_mut()
+                .insert(RETIRED_ANNOTATION.to_owned(), migration);
+        };
+        self.writer.patch_with_retry(&api, &live, mark).await?;
+        Ok(())
+    }
+
+    /// Bindings first, the source's before the others': the writers who wait longest are let go first.
+    async fn remove_locks(&self, is_unwanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let mut bindings = self.all::<Binding>().await?;
+        let source = self.scope.name(Part::Source);
+        bindings.sort_by_key(|binding| binding.name_any() != source);
+        bindings.retain(|binding| is_unwanted(&binding.name_any()));
+        delete_all(&self.client, &self.writer, &bindings).await?;
+        let mut policies = self.all::<Policy>().await?;
+        policies.retain(|policy| is_unwanted(&policy.name_any()));
+        delete_all(&self.client, &self.writer, &policies).await
+    }
+}
+
+/// Removes what [`Freeze::retire`] left of the migration of this name, and says how many objects that were. A migration
+/// whose own policies are not marked is left alone.
+pub async fn thaw(client: &Client, writer: &Writer, migration: &str) -> Result<usize, Error> {
+    let policies = labelled::<Policy>(client, DATASTORE_LABEL).await?;
+    let bindings = labelled::<Binding>(client, DATASTORE_LABEL).await?;
+    let policies = retired_from(policies, migration);
+    let bindings = retired_from(bindings, migration);
+    delete_all(client, writer, &bindings).await?;
+    delete_all(client, writer, &policies).await?;
+    Ok(policies.len() + bindings.len())
+}
+
+fn retired_from<K: Lock>(mut locks: Vec<K>, migration: &str) -> Vec<K> {
+    locks.retain(|lock| {
+        lock.annotations()
+            .get(RETIRED_ANNOTATION)
+            .is_some_and(|of| of == migration)
+    });
+    locks
+}
+
+fn piece_of<K: Lock>(live: &K, wanted: &K) -> Piece {
+    if live.meta().deletion_timestamp.is_some() {
+        Piece::Leaving
+    } else if live.has_spec_of(wanted)
+        && live.labels().get(DATASTORE_LABEL) == wanted.labels().get(DATASTORE_LABEL)
+    {
+        Piece::AsWanted
+    } else {
+        Piece::Changed
+    }
+}
+
+/// By the label, or by our field manager: an object of ours that lost its label must not stay for ever.
+pub(super) fn is_ours(object: &impl Resource, scope: &Scope) -> bool {
+    let meta = object.meta();
+    let labels = meta.labels.as_ref();
+    let mut entries = meta.managed_fields.iter().flatten();
+    labels.is_some_and(|labels| labels.get(DATASTORE_LABEL) == Some(&scope.uid))
+        || entries.any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER))
+}
+
+fn is_retired(object: &impl Resource) -> bool {
+    object
+        .meta()
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(RETIRED_ANNOTATION))
+}
+
+fn names_of<K: Lock>(locks: &[K]) -> Vec<String> {
+    locks.iter().map(ResourceExt::name_any).collect()
+}
+
+fn foreign<K: Lock>(wanted: &K) -> Error {
+    Error::Foreign {
+        what: format!("{} {}", K::WHAT, wanted.name_any()),
+    }
+}
+
+fn leaving<K: Lock>(wanted: &K) -> Error {
+    Error::Leaving {
+        what: format!("{} {}", K::WHAT, wanted.name_any()),
+    }
+}
+
+/// A 404 to a list: the kind is not served.
+fn unread<K: Lock>(what: String) -> impl FnOnce(kube::Error) -> Error {
+    move |error| match ErrorClass::of(&error) {
+        ErrorClass::Missing => Error::NoPolicies,
+        _ => Error::read(what)(error),
+    }
+}
+
+async fn labelled<K: Lock>(client: &Client, selector: &str) -> Result<Vec<K>, Error> {
+    let api: Api<K> = Api::all(client.clone());
+    let of_us = ListParams::default().labels(selector);
+    let list = RetryPolicy::default().read(|| api.list(&of_us)).await;
+    Ok(list
+        .map_err(unread::<K>(format!("the list of {}", K::WHAT)))?
+        .items)
+}
+
+async fn get<K: Lock>(client: &Client, name: &str) -> Result<Option<K>, Error> {
+    let api: Api<K> = Api::all(client.clone());
+    let live = RetryPolicy::default().read(|| api.get_opt(name)).await;
+    live.map_err(unread::<K>(format!("{} {name}", K::WHAT)))
+}
+
+async fn delete_all<K: Lock>(client: &Client, writer: &Writer, locks: &[K]) -> Result<(), Error> {
+    let api: Api<K> = Api::all(client.clone());
+    for lock in locks {
+        if let Deleted::Going(_) = writer.delete(&api, lock, &Delete::default()).await? {
+            return Err(leaving(lock));
+        }
+    }
+    Ok(())
+}
