@@ -69,7 +69,8 @@ impl Authority {
         &self.ca_pem
     }
 
-    /// A serving certificate for loopback, valid for `localhost` and the in-cluster names of the API server.
+    /// A serving certificate for loopback, valid for `localhost`, the in-cluster names of the API server, and Services of
+    /// namespace `default`.
     pub fn server(&self) -> Result<Pair, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("localhost", &[])?;
@@ -82,7 +83,13 @@ impl Authority {
             SanType::IpAddress(IpAddr::V6(Ipv6Addr::LOCALHOST)),
             SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))),
         ];
-        for name in ["localhost", "kubernetes", "kubernetes.default.svc"] {
+        // The last one is for extension API servers: the aggregator asks for the name of their Service.
+        for name in [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default.svc",
+            "*.default.svc",
+        ] {
             let name = name.try_into().map_err(Error::certificate)?;
             params.subject_alt_names.push(SanType::DnsName(name));
         }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -36,7 +37,7 @@ pub(crate) fn tls(ca_pem: &str, identity: Option<&Pair>) -> Result<ClientConfig,
     }
 }
 
-/// Sends whole requests and reads whole answers.
+/// Sends whole requests.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpClient {
     inner: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -56,18 +57,22 @@ impl HttpClient {
 
     pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         let uri = request.uri().to_string();
-        let failed = |e: Box<dyn std::error::Error + Send + Sync>| Error::Request {
-            uri: uri.clone(),
-            source: e,
-        };
-        let answer = self
-            .inner
-            .request(request.map(Full::new))
-            .await
-            .map_err(|e| failed(e.into()))?;
-        let (parts, body) = answer.into_parts();
-        let body = body.collect().await.map_err(|e| failed(e.into()))?.to_bytes();
-        Ok(Response::from_parts(parts, body))
+        let (parts, body) = self.open(request).await?.into_parts();
+        let body = body.collect().await.map_err(|error| Error::Request {
+            uri,
+            source: error.into(),
+        })?;
+        Ok(Response::from_parts(parts, body.to_bytes()))
+    }
+
+    /// The answer with its body as it comes, for watches.
+    pub(crate) async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        let uri = request.uri().to_string();
+        let answer = self.inner.request(request.map(Full::new)).await;
+        answer.map_err(|error| Error::Request {
+            uri,
+            source: error.into(),
+        })
     }
 
     pub(crate) async fn get(&self, uri: &str) -> Result<Response<Bytes>, Error> {

@@ -18,6 +18,7 @@
 )]
 
 mod access;
+pub mod aggregated;
 mod apiserver;
 pub mod assets;
 mod audit;

@@ -1,0 +1,78 @@
+//! Under which uids the backend shows its objects: owner references may name them, and after the switch nobody knows them.
+
+use exuvia_sweep::{Identity, ListError, Pages};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject};
+
+use super::{Error, Observed, Route};
+
+/// An object as the backend shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Alias {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace, if it has one.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its uid. The object that is stored has another one.
+    pub uid: String,
+}
+
+impl Route {
+    /// Reads the uids of all objects of these kinds through the backend, page by page. `each` may be told of an object twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoBackend`], or [`Error::Changed`]: then what was told is worth nothing.
+    pub async fn alias_uids(&self, kinds: &[ApiResource], mut each: impl FnMut(Alias)) -> Result<(), Error> {
+        self.check(kinds)?;
+        let before = self.backend().await?;
+        for kind in kinds {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), kind);
+            let mut told = |identity: Identity| {
+                each(Alias {
+                    kind: kind.kind.clone(),
+                    namespace: identity.namespace,
+                    name: identity.name,
+                    uid: identity.uid.unwrap_or_default(),
+                });
+            };
+            match walk(Pages::of(&api).metadata(), &mut told).await {
+                // A server need not know lists of metadata.
+                Err(error) if is_not_acceptable(&error) => walk(Pages::of(&api), &mut told).await?,
+                walked => walked?,
+            }
+        }
+        if self.backend().await? == before {
+            Ok(())
+        } else {
+            Err(Error::Changed {
+                name: self.name.clone(),
+            })
+        }
+    }
+
+    /// The uid of the `APIService`, if it has a backend.
+    async fn backend(&self) -> Result<String, Error> {
+        match self.observe().await? {
+            Observed::Backend(backend) => Ok(backend.uid()),
+            _ => Err(Error::NoBackend {
+                name: self.name.clone(),
+            }),
+        }
+    }
+}
+
+async fn walk(mut pages: Pages, told: &mut impl FnMut(Identity)) -> Result<(), ListError> {
+    while let Some(page) = pages.next().await? {
+        for item in &page.items {
+            told(item.identity());
+        }
+    }
+    Ok(())
+}
+
+fn is_not_acceptable(error: &ListError) -> bool {
+    matches!(error.source.as_ref(), kube::Error::Api(status) if status.code == 406)
+}

@@ -1,0 +1,82 @@
+//! Killed before and after each write, and answers that are lost: the next try ends as if nothing had happened.
+
+use exuvia_datastore::route::Switched;
+use exuvia_testenv::proxy::{Fault, Match, Rule};
+use exuvia_testenv::{in_time, until};
+use serde_json::Value;
+
+use crate::{World, is_automanaged, killed_at, servers};
+
+/// Until it is done, as a controller that comes back.
+async fn switch(world: &World, route: &exuvia_datastore::route::Route, saved: &Value) {
+    let (kinds, aliases) = (world.kinds(), []);
+    let done = in_time("the switch", async {
+        loop {
+            match route.switch(saved, &kinds, &aliases).await.unwrap() {
+                Switched::NotYet(_) => {}
+                switched => break switched,
+            }
+        }
+    });
+    let switched = done.await;
+    assert!(matches!(switched, Switched::Done(_)), "{switched:?}");
+}
+
+#[tokio::test]
+async fn killed_at_any_write_the_next_process_finishes() {
+    let world = World::new("killed").await;
+    let (control_plane, _) = servers().await;
+    let proxy = control_plane.proxy().await.unwrap();
+    let original = world.backend.api_service();
+    for fault in [Fault::StallRequest, Fault::StallAnswer] {
+        for write in 1.. {
+            let saved = world.route.save().await.unwrap();
+            let struck = killed_at(&proxy, write, fault.clone(), async {
+                // Its own connections, as a process has.
+                let route = world.route_through(&proxy).await;
+                switch(&world, &route, &saved).await;
+                route.restore(&saved).await.unwrap();
+            });
+            let struck = struck.await;
+            // Another process goes on, there and back.
+            switch(&world, &world.route, &saved).await;
+            assert!(is_automanaged(&world.route.observe().await.unwrap()));
+            world.route.restore(&saved).await.unwrap();
+            let restored = world.api_service().await.unwrap();
+            assert_eq!(
+                restored.data["spec"], original["spec"],
+                "{fault:?} of write {write}"
+            );
+            world.until_backend_answers().await;
+            if !struck {
+                assert!(write > 2, "it deletes and restores, so it writes twice at least");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_is_no_reason_to_stop() {
+    let world = World::new("lost").await;
+    let (control_plane, _) = servers().await;
+    let proxy = control_plane.proxy().await.unwrap();
+    let route = world.route_through(&proxy).await;
+    let saved = route.save().await.unwrap();
+    for method in [http::Method::DELETE, http::Method::PATCH] {
+        let lost = Match::method(method).resource("apiservices");
+        proxy.inject(Rule::on(lost).times(1).then(Fault::DropAnswer));
+    }
+    let busy = Match::method(http::Method::PATCH).resource("apiservices");
+    proxy.inject(Rule::on(busy).times(2).then(Fault::refuse(503)));
+    switch(&world, &route, &saved).await;
+    route.restore(&saved).await.unwrap();
+    until("the backend answers again", async || {
+        world.backend.answers(&world.clients[0]).await.unwrap()
+    })
+    .await;
+    assert_eq!(
+        world.api_service().await.unwrap().data["spec"],
+        world.backend.api_service()["spec"]
+    );
+}
