@@ -29,6 +29,8 @@
 
 mod address;
 mod identity;
+#[cfg(feature = "controller")]
+mod rights;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +73,7 @@ struct Inner {
 #[derive(Default)]
 struct Known {
     clients: BTreeMap<String, Client>,
-    /// When a server that the cluster lists was last asked in vain. From outside of the cluster's network none of them
+    /// When a server that the cluster lists was last asked and did not answer. From outside of the cluster's network none of them
     /// answers, and waiting for each again and again would take minutes.
     silent: BTreeMap<String, Instant>,
     roll_call: Option<(Instant, Arc<RollCall>)>,
@@ -235,8 +237,8 @@ impl ApiServers {
         Ok(self.roll_call(client).await?.why_not_all.is_none())
     }
 
-    /// Whether servers that were not asked themselves have been awake since then: nobody can vouch for what a sleeping one
-    /// does when it wakes. Both times are by the server's clock, see [`ServerClock`](crate::ServerClock).
+    /// Whether servers that were not asked themselves have been awake since then: nobody knows what a sleeping one does when
+    /// it wakes. Both times are by the server's clock, see [`ServerClock`](crate::ServerClock).
     pub async fn awake(
         &self,
         client: &Client,

@@ -10,7 +10,7 @@
 //! Neither is on by default: a program that migrates its own CRDs at start-up needs the engine alone.
 
 mod audience;
-pub mod builtin;
+pub mod built_in_resource;
 #[cfg(feature = "controller")]
 mod controller;
 pub mod definition;

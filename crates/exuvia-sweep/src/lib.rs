@@ -28,7 +28,6 @@
 
 mod control;
 mod cursor;
-mod drive;
 mod error;
 mod identity;
 mod limit;
@@ -41,6 +40,7 @@ mod sweep;
 mod tally;
 mod verdict;
 mod version;
+mod walk_to_end;
 
 pub use control::Control;
 pub use cursor::Recovery;

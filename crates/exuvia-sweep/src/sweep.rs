@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::{
-    Control, Error, Item, Pages, Progress, ResourceVersion, SweepReport, Verdict, drive::drive,
-    state::Settings,
+    Control, Error, Item, Pages, Progress, ResourceVersion, SweepReport, Verdict, state::Settings,
+    walk_to_end::walk_to_end,
 };
 
 /// More connections do not get more done on two cores (bench/README.md). kube speaks HTTP/1.1 (PITFALLS A20), so it is also the
@@ -228,7 +228,7 @@ impl Sweep {
             Some(objects) => pages.page_size(objects),
             None => pages,
         };
-        drive(
+        walk_to_end(
             pages.0,
             read,
             &self.settings,

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::audience::Audience;
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::definition::Definition;
 use crate::options::Options;
 use crate::ownership::REWRITER;
@@ -115,8 +115,8 @@ impl Engine {
         Self::about(Subject::Crd(crd.into()), config, client, writer, options)
     }
 
-    /// An engine for one built-in resource: see [`builtin::find`](crate::builtin::find).
-    pub fn for_builtin(
+    /// An engine for one built-in resource: see [`built_in_resource::find`](crate::built_in_resource::find).
+    pub fn for_built_in(
         config: &Config,
         client: Client,
         writer: Writer,

@@ -76,7 +76,7 @@ impl Engine {
     pub(super) async fn preflight(&mut self) -> Result<(), Error> {
         self.busy(StepKind::Preflight, None);
         let obstacle = match self.definition.clone() {
-            None => self.forbidden_builtin().await?,
+            None => self.forbidden_built_in().await?,
             Some(definition) if definition.endpoint().is_none() => Some(Obstacle::NothingServed),
             Some(definition) => match self.look_at_objects(&definition).await {
                 Err(Unlisted::Cancelled) => return Ok(()),
@@ -191,7 +191,7 @@ impl Engine {
     }
 
     /// Whether we may write to a built-in resource at all, tried on one object: better to know before 10,000 are refused.
-    async fn forbidden_builtin(&self) -> Result<Option<Obstacle>, Error> {
+    async fn forbidden_built_in(&self) -> Result<Option<Obstacle>, Error> {
         let api = self.api();
         let first = Survey::of_first_page(&api, &RetryPolicy::default()).await?;
         let Some(sample) = first.samples.values().next() else {

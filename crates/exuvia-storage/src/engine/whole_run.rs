@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exuvia_runtime::machine::{Ended, Machine, Teller, Verdict, drive};
+use exuvia_runtime::machine::{Ended, Flow, Machine, Teller, drive};
 use tokio::sync::Semaphore;
 
 use super::{Activity, Engine};
@@ -18,11 +18,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 struct UntilTrimmed;
 
 impl Teller<Engine> for UntilTrimmed {
-    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Verdict, Error> {
+    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Flow, Error> {
         Ok(if engine.is_trimmed_and_no_patrol_asked() {
-            Verdict::Stop
+            Flow::Stop
         } else {
-            Verdict::GoOn
+            Flow::GoOn
         })
     }
 }

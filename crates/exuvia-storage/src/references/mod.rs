@@ -24,7 +24,7 @@ use kube::core::PartialObjectMeta;
 use serde::Serialize;
 
 use self::catalog::Catalog;
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::ownership::object_name;
 
 /// Resources that are swept at once. Pages of metadata are cheap for the server, but some resources have many.

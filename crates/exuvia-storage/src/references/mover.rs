@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use super::{Extent, OwnerKind, Unseen, Visitor, walk};
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::definition::Definition;
 use crate::failures::without_values;
 use crate::ownership::object_name;

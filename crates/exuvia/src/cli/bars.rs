@@ -49,7 +49,7 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
         let said = line(&name, &activity);
         *bar = Some(match activity.progress {
             None => spinner(&bars, said),
-            Some(progress) => follow(&bars, said, progress),
+            Some(progress) => show_progress(&bars, said, progress),
         });
     }
 }
@@ -162,7 +162,7 @@ fn spinner(bars: &MultiProgress, message: String) -> ProgressBar {
     bar
 }
 
-fn follow(bars: &MultiProgress, said: String, mut progress: watch::Receiver<Progress>) -> ProgressBar {
+fn show_progress(bars: &MultiProgress, said: String, mut progress: watch::Receiver<Progress>) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");

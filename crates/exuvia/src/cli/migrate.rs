@@ -8,8 +8,8 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::{
-    EXCLUDE_ANNOTATION, End, Engine, Error, ManagedFields, MigrationReport, Options, Verify, builtin,
-    exclusion, is_in_groups, unsheddable,
+    EXCLUDE_ANNOTATION, End, Engine, Error, ManagedFields, MigrationReport, Options, Verify,
+    built_in_resource, exclusion, is_in_groups, unsheddable,
 };
 use exuvia_sweep::Control;
 use exuvia_write::Writer;
@@ -160,7 +160,7 @@ fn engine(cluster: &Cluster, writer: &Writer, target: &Target, options: Options)
     match target {
         Target::Crd(definition) => Engine::new(&cluster.config, client, writer, &definition.name, options),
         Target::BuiltIn(resource) => {
-            Engine::for_builtin(&cluster.config, client, writer, resource.clone(), options)
+            Engine::for_built_in(&cluster.config, client, writer, resource.clone(), options)
         }
     }
 }
@@ -169,7 +169,7 @@ impl Target {
     fn name(&self) -> String {
         match self {
             Self::Crd(definition) => definition.name.clone(),
-            Self::BuiltIn(resource) => builtin::resource_name(resource),
+            Self::BuiltIn(resource) => built_in_resource::resource_name(resource),
         }
     }
 }
@@ -314,7 +314,7 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
     }
     let is_crd =
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
-    let found = builtin::find(&cluster.client, name, is_crd).await;
+    let found = built_in_resource::find(&cluster.client, name, is_crd).await;
     if let (Err(Error::NotFound { .. }), Some(meant)) = (&found, names::meant(name, crds)) {
         bail!("invalid resource {name:?}: did you mean {meant}?");
     }

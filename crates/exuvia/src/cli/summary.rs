@@ -242,9 +242,9 @@ impl Summary {
         let is_said =
             matches!(&self.report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
         let named = if is_said {
-            losses.harmless().lines(tense, Losses::MOST_PATHS)
+            losses.harmless().lines(tense, Losses::MAX_PATHS)
         } else {
-            losses.lines(tense, Losses::MOST_PATHS)
+            losses.lines(tense, Losses::MAX_PATHS)
         };
         let indent = if lines.is_empty() { "" } else { "  " };
         lines.extend(named.into_iter().map(|line| format!("{indent}{line}")));

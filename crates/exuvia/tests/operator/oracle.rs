@@ -137,12 +137,12 @@ pub(crate) fn on_rewrites() -> Match {
 
 /// Holds up a group's rewrites once so many were stored.
 pub(crate) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     stored: usize,
     waiting: usize,
     /// How many are let through; `None`: all.
@@ -153,9 +153,9 @@ impl Gate {
     /// A gate in front of the server that lets `limit` rewrites through.
     pub(crate) fn after(limit: usize, proxy: &Proxy, widgets: &Widgets) -> Arc<Self> {
         let gate = Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(GateState {
                 limit: Some(limit),
-                ..State::default()
+                ..GateState::default()
             }),
             changed: Condvar::new(),
         });
@@ -177,14 +177,14 @@ impl Gate {
         gate
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap()
     }
 
     fn wait(&self) {
         let mut state = self.state();
         state.waiting += 1;
-        let is_shut = |state: &mut State| state.limit.is_some_and(|limit| state.stored >= limit);
+        let is_shut = |state: &mut GateState| state.limit.is_some_and(|limit| state.stored >= limit);
         let (mut state, _) = self.changed.wait_timeout_while(state, HELD, is_shut).unwrap();
         state.waiting -= 1;
     }
