@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_extension_is_no_loss_but_a_gap_is_one_even_if_it_is_over() {
+    async fn an_extension_is_not_a_loss_but_a_gap_is_one_even_if_it_is_over() {
         let (claim, clock) = manual();
         claim.extend(110 * SECOND);
         let lost = claim.lost();

@@ -43,9 +43,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 
-pub use address::api_server;
-use address::{listed, name_of, shown};
+pub use address::{api_server, url_without_password};
+use address::{listed, name_of};
 use identity::Identity;
+pub use identity::{metrics, process_start};
 
 /// How long a server may take to answer a question before it counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -224,7 +225,7 @@ impl ApiServers {
         let is_asked = |answer: &Answer<T>| !answer.is_given || answer.server == name_of(url);
         if !asked.answers.iter().any(is_asked) {
             asked.answers.push(Answer {
-                server: shown(url),
+                server: url_without_password(url),
                 is_given: false,
                 said: question(client.clone()).await.map_err(NoAnswer::Failed),
             });

@@ -51,6 +51,6 @@ pub use optin::{OptIn, excluded, exclusion};
 pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners, has_path, in_words};
 pub use preflight::Obstacle;
-pub use report::{End, MigrationReport, RewriteTally, Timings, Verified, VerifiedBy};
+pub use report::{End, MigrationReport, RewriteTally, Timings, Verified, VerifiedBy, counted};
 pub use shed::unsheddable;
 pub use survey::Survey;

@@ -55,7 +55,7 @@ impl std::str::FromStr for Crd {
 
 impl std::fmt::Display for Crd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.plural, self.group)
+        f.write_str(&exuvia_write::resource_name(&self.plural, &self.group))
     }
 }
 

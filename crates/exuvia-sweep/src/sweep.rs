@@ -17,7 +17,7 @@ use crate::{
 
 /// More connections do not get more done on two cores (bench/README.md). kube speaks HTTP/1.1 (PITFALLS A20), so it is also the
 /// number of connections.
-const MAX_CONCURRENCY: usize = 32;
+const DEFAULT_CONCURRENCY: usize = 32;
 
 /// A walk through all objects of a resource.
 ///
@@ -86,7 +86,7 @@ impl Sweep {
             retry: None,
             settings: Settings {
                 resource: resource_name(&resource.plural, &resource.group),
-                max_concurrency: MAX_CONCURRENCY,
+                max_concurrency: DEFAULT_CONCURRENCY,
                 qps: None,
             },
             control: Control::new(),

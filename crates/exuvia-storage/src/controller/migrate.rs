@@ -93,7 +93,7 @@ impl StorageController {
             Ended::Done => Next::Await,
             // The change that made it void has queued it again, or the operator is shutting down.
             Ended::Stopped => {
-                tracing::info!(resource = %seen.resource, "stopped: asked to, or things have changed");
+                tracing::info!(resource = %seen.resource, "migration stopped: it was cancelled, or its CRD or StorageMigration changed");
                 Next::Await
             }
         })
@@ -108,7 +108,7 @@ impl StorageController {
         let mut unseen: Vec<String> = Vec::new();
         loop {
             let is_crd = |group: &str, plural: &str| {
-                let name = format!("{plural}.{group}");
+                let name = exuvia_write::resource_name(plural, group);
                 unseen.contains(&name) || self.world().crd(&name).is_some()
             };
             match built_in_resource::find(&self.client, &seen.resource, is_crd).await {
@@ -164,7 +164,7 @@ impl StorageController {
         }
         let control = Control::new();
         let (send, activity) = watch::channel(None);
-        let (client, writer) = (self.client.clone(), self.writer_for(&control));
+        let (client, writer) = (self.client.clone(), self.observed_writer());
         let engine = match built_in {
             Some(resource) => Engine::for_built_in(&self.config, client, writer, resource, options),
             None => Engine::new(&self.config, client, writer, resource, options),
@@ -185,13 +185,9 @@ impl StorageController {
         }
     }
 
-    /// The writer of one migration: a 429 that it waits out by itself slows this migration's sweeps down at once.
-    pub(super) fn writer_for(&self, control: &Control) -> Writer {
-        let (count, brake) = (self.metrics.observe_writes(), control.brake());
-        self.writer.clone().observe(move |report| {
-            count(report);
-            brake(report);
-        })
+    /// The writer of one migration: its requests are counted.
+    fn observed_writer(&self) -> Writer {
+        self.writer.clone().observe(self.metrics.observe_writes())
     }
 
     fn park(&self, migration: &StorageMigration, work: Work) {

@@ -138,7 +138,7 @@ impl Engine {
     ) -> Result<Option<Obstacle>, Error> {
         self.report.losses = None;
         self.try_etcd(survey.objects).await?;
-        if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
+        if let Some(silent) = preflight::answers(&self.client, &self.writer(), definition, survey).await {
             return Ok(Some(silent));
         }
         match self.try_trim().await {
@@ -197,7 +197,7 @@ impl Engine {
         let Some(sample) = first.samples.values().next() else {
             return Ok(None);
         };
-        Ok(match self.writer.dry_run().rewrite(&api, sample).await {
+        Ok(match self.writer().dry_run().rewrite(&api, sample).await {
             Err(error) if MissingRule::named_in(&error.to_string()).is_some() => {
                 Some(Obstacle::forbidden(&error.to_string()))
             }

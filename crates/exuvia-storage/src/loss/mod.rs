@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use exuvia_write::{Redacted, redacted};
 use serde::Serialize;
 
 pub use certain::certainly_keeps;
@@ -117,7 +118,7 @@ pub struct Unseen {
     /// Objects stored at this version.
     pub version: String,
     /// Why they cannot be looked at, and what would help.
-    pub why: String,
+    pub why: Redacted,
 }
 
 impl Losses {
@@ -125,11 +126,11 @@ impl Losses {
     pub const MAX_PATHS: usize = 200;
 
     /// Nothing could be compared.
-    pub(crate) fn unknown(storage: &str, message: &str) -> Self {
+    pub(crate) fn unknown(storage: &str, message: &Redacted) -> Self {
         Self {
             unseen: vec![Unseen {
                 version: storage.to_owned(),
-                why: format!("objects could not be compared: {message}"),
+                why: redacted!("objects could not be compared: {}", message),
             }],
             ..Self::default()
         }
@@ -246,8 +247,8 @@ impl Losses {
         self.more_paths = self.beyond.len() as u64;
     }
 
-    /// What stops the migration, in a sentence with the ways out.
-    pub fn sentence(&self, audience: Audience) -> String {
+    /// What stops the migration, in a sentence with the ways out: paths and names, never values.
+    pub fn sentence(&self, audience: Audience) -> Redacted {
         let mut said = Vec::new();
         let [erase, change] = Tense::Would.verbs().map(|verb| format!("the rewrite {verb}"));
         let no_apply = "applies would answer 500 because of".to_owned();
@@ -269,10 +270,10 @@ impl Losses {
             self.unseen
                 .iter()
                 .take(MAX_IN_A_SENTENCE)
-                .map(|unseen| unseen.why.clone()),
+                .map(|unseen| unseen.why.to_string()),
         );
         said.push(self.ways_out(audience));
-        said.join("; ")
+        Redacted::ours(said.join("; "))
     }
 
     /// As [`sentence`](Self::sentence), above the list of what it is about.

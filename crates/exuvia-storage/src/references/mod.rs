@@ -111,7 +111,7 @@ pub struct References {
 impl References {
     /// Looks at the metadata of everything that can be listed, once for all kinds.
     ///
-    /// `avoid` names versions that shall not be asked for if there is another, since a client that asks for a version seems to
+    /// `avoid` names versions that are not to be asked for if there is another, since a client that asks for a version seems to
     /// use it.
     pub async fn look(
         client: &Client,

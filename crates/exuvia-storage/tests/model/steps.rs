@@ -324,7 +324,7 @@ pub(crate) fn sweep_on(state: &ModelState, mistake: Option<Mistake>) -> Result<V
     let above_r0 = object.since_r0 || pass.r0.is_none();
     let (may_skip, must_skip) = match sweep.kind {
         Kind::Rewrite => (above_r0, above_r0),
-        Kind::Verify { full: false } => (above_r0, false), // a sample is patched all the same
+        Kind::Verify { full: false } => (above_r0, false), // a sample is patched anyway
         Kind::Verify { full: true } => {
             let verified = pass.verified_up_to.is_some() && !object.since_verified;
             (verified, verified)

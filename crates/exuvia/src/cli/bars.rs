@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exuvia_storage::Activity;
+use exuvia_storage::counted;
 use exuvia_storage::droppable::Looking;
 use exuvia_storage::protocol::StepKind;
 use exuvia_storage::references::Extent;
@@ -13,7 +14,7 @@ use exuvia_sweep::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
 use tokio::sync::watch;
 
-use super::output::{count, remark};
+use super::output::remark;
 
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
 ///
@@ -123,10 +124,10 @@ pub(super) fn walking(what: &'static str) -> impl Fn(Extent) + Send + Sync + 'st
 }
 
 fn through(extent: Extent, what: &str) -> String {
-    let (done, objects) = (extent.done, count(extent.objects, "object"));
+    let (done, objects) = (extent.done, counted(extent.objects, "object"));
     format!(
         "{what}: {done} of {}, {objects}",
-        count(extent.resources as u64, "resource")
+        counted(extent.resources as u64, "resource")
     )
 }
 
