@@ -9,6 +9,9 @@ use anyhow::{Context, bail};
 /// A word that we do not use, and what to write instead. This list is the only place that may quote them.
 const WORDS: &[(&str, &str)] = &[
     ("is no", "\"is not a valid X\", \"not found\" or \"no X is …\""), // words: allow
+    ("are no", "\"are not X\" or \"no X are …\""),                     // words: allow
+    ("was no", "\"was not a X\" or \"no X was …\""),                   // words: allow
+    ("be no", "\"not be a X\" or \"no X can be …\""),                  // words: allow
     ("is none", "\"has no X\" or \"there are none\""),                 // words: allow
     ("whoever", "\"anyone who\", or name the reader"),                 // words: allow
     ("anew", "\"again\""),                                             // words: allow
@@ -18,13 +21,32 @@ const WORDS: &[(&str, &str)] = &[
 ];
 
 /// "No longer" is what Kubernetes itself says.
-const FINE_AFTER_IS_NO: &str = "longer";
+const FINE_AFTER_NO: &str = "longer";
+
+/// "There are no X" is plain English, and so is "there would be no X". "There is …" is not on this list: "no X is …" is shorter.
+const FINE_AFTER_THERE: &[&str] = &["are no", "was no", "be no"]; // words: allow
+
+/// What the standard library calls things.
+const NOT_OUR_NAMES: &[&str] = &["is_none", "is_none_or"];
 
 /// A line with this comment quotes the words.
 const ALLOW: &str = "words: allow";
 
 /// Which files are ours to word.
-const ENDINGS: &[&str] = &[".rs", ".md", ".yaml", ".tpl", ".toml", ".json"];
+const ENDINGS: &[&str] = &[
+    ".rs",
+    ".md",
+    ".yaml",
+    ".yml",
+    ".tpl",
+    ".txt",
+    ".toml",
+    ".json",
+    "Dockerfile",
+];
+
+/// Scripts of ours, which have no ending.
+const SCRIPTS: &[&str] = &[".ci/run", "deploy/krew/render"];
 
 /// Text that others wrote, or that a machine measured.
 const NOT_OURS: &[&str] = &["bench/results/", "/testdata/", "/fixtures/"];
@@ -85,7 +107,7 @@ fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
         );
     }
     let is_ours = |path: &&str| {
-        ENDINGS.iter().any(|ending| path.ends_with(ending))
+        (ENDINGS.iter().any(|ending| path.ends_with(ending)) || SCRIPTS.contains(path))
             && !NOT_OURS.iter().any(|part| path.contains(part))
     };
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -109,7 +131,7 @@ fn violations_in(file: &str, text: &str) -> Vec<Violation> {
             let is_here = |at: &usize| {
                 let end = at + parts.len();
                 both.get(*at..end).is_some_and(|here| here == parts)
-                    && !(*word == WORDS[0].0 && both.get(end).is_some_and(|after| after == FINE_AFTER_IS_NO))
+                    && !is_fine(word, &both[..*at], both.get(end))
             };
             found.extend((0..number).filter(is_here).map(|_| Violation {
                 file: file.to_owned(),
@@ -122,8 +144,20 @@ fn violations_in(file: &str, text: &str) -> Vec<Violation> {
     found
 }
 
+/// Whether these words are fine between those.
+fn is_fine(word: &str, before: &[String], after: Option<&String>) -> bool {
+    let is_there = |word: &String| word == "there";
+    let after_there = match before {
+        [.., there, _] if word.starts_with("be ") => is_there(there), // there may be, there would be
+        [.., there] => is_there(there),
+        [] => false,
+    };
+    (word.ends_with(" no") && after.is_some_and(|after| after == FINE_AFTER_NO))
+        || (after_there && FINE_AFTER_THERE.contains(&word))
+}
+
 /// The words of a line in lower case, without marks; a mark that ends a sentence or a part of it is a word by itself, so
-/// that words on its two sides are not read together.
+/// that words on its two sides are not read together. A name is read as the words that it is made of.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in line.trim().chars() {
@@ -137,8 +171,12 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     // What begins a comment's next line, or joins two lines of a text, does not part words.
-    words.retain(|word| !word.is_empty());
-    words
+    let is_ours = |word: &String| !NOT_OUR_NAMES.contains(&word.as_str());
+    let parts = words.iter().flat_map(|word| {
+        let separator = if is_ours(word) { "_" } else { " " };
+        word.split(separator).map(str::to_owned)
+    });
+    parts.filter(|word| !word.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -176,10 +214,20 @@ mod tests {
             "what it is. None of them",
             "it is no longer served",
             "let is_none = x.is_none();",
+            "x.is_none_or(|y| y > 1)",
+            "there are no objects, and there was no other",
+            "there would be no answer",
+            "they are no longer served",
             "whoever // words: allow",
         ] {
             assert_eq!(found(fine), [], "{fine}");
         }
+    }
+
+    #[test]
+    fn a_name_is_read_as_its_words() {
+        assert_eq!(found("fn it_is_drawn_anew() {"), [(1, "anew")]); // words: allow
+        assert_eq!(found("async fn a_gap_is_no_loss() {"), [(1, "is no")]); // words: allow
     }
 
     /// Deleting a line of the list must not go unnoticed.

@@ -38,6 +38,20 @@ pub mod defaults {
     pub const MAX_CONCURRENCY: u16 = 32;
     /// How many objects a list request returns.
     pub const PAGE_SIZE: u32 = 500;
+    /// How many CRDs a command migrates at once.
+    pub const CONCURRENT_CRDS: u16 = 4;
+    /// How many migrations the operator runs at once.
+    pub const CONCURRENT_MIGRATIONS: u16 = 2;
+    /// The longest pause between two tries of a stalled migration.
+    pub const MAX_BACKOFF: &str = "5m";
+    /// How long the operator's Lease is valid after a renewal.
+    pub const LEASE_DURATION: &str = "15s";
+    /// Where the operator serves metrics and health.
+    pub const LISTEN: &str = "[::]:8080";
+    /// What the operator logs.
+    pub const LOG_LEVEL: &str = "info";
+    /// How long running migrations may take to stop.
+    pub const SHUTDOWN_GRACE: &str = "25s";
 }
 
 /// What the flags, the CRD and the chart accept.

@@ -299,7 +299,7 @@ pub struct PassState {
     /// Whether the verify sweep trusted no resourceVersion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verified_in_full: bool,
-    /// Whether the patrol has been.
+    /// Whether the patrol was done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub patrolled: bool,
 }

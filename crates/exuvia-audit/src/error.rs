@@ -11,7 +11,9 @@ pub enum Error {
     #[error("no etcd endpoint was given; name at least one (--etcd-endpoint https://127.0.0.1:2379)")]
     NoEndpoint,
     /// An endpoint that is not a URL.
-    #[error("the etcd endpoint \"{endpoint}\" {why}; write it as https://127.0.0.1:2379")]
+    #[error(
+        "invalid etcd endpoint \"{endpoint}\": expected a URL such as https://127.0.0.1:2379, but it {why}"
+    )]
     BadEndpoint {
         /// As it was given, without a password.
         endpoint: String,
@@ -39,7 +41,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A PEM file without what it should hold.
-    #[error("{} holds no {wanted} that can be used ({why}); is it a PEM file, and the right one?", path.display())]
+    #[error("invalid file \"{}\": expected a PEM file with a {wanted}, but: {why}", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
@@ -77,7 +79,7 @@ pub enum Error {
         found: Option<String>,
     },
     /// A resource was asked for of which nothing is known.
-    #[error("no object and no CRD is called {name}{}", meant(.near))]
+    #[error("invalid resource \"{name}\": {}", expected(.near))]
     NoSuchResource {
         /// What was asked for.
         name: String,
@@ -182,11 +184,12 @@ fn join(errors: &[EndpointError]) -> String {
         .join("; ")
 }
 
-fn meant(near: &str) -> String {
+fn expected(near: &str) -> String {
     match near {
-        "" => "; name a resource as plural.group or, if it is built in, by its plural (widgets.example.com, secrets)"
+        "" => "expected one that etcd holds, as plural.group or, if it is built in, by its plural (widgets.example.com, \
+               secrets)"
             .to_owned(),
-        near => format!(": did you mean {near}?"),
+        near => format!("did you mean {near}?"),
     }
 }
 

@@ -56,7 +56,7 @@ impl Default for LintOptions {
 #[non_exhaustive]
 pub enum Error {
     /// A path that does not exist.
-    #[error("{} does not exist; name a file, a directory, or - for standard input", path.display())]
+    #[error("invalid path \"{}\": it does not exist; expected a file, a directory, or - for standard input", path.display())]
     NoSuchPath {
         /// The path.
         path: PathBuf,

@@ -304,7 +304,7 @@ fn nothing_to_lint_is_not_success_and_a_wrong_path_is_an_error() {
     let error = lint(&[missing], &LintOptions::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no/such/place does not exist; name a file, a directory, or - for standard input"
+        r#"invalid path "no/such/place": it does not exist; expected a file, a directory, or - for standard input"#
     );
 }
 

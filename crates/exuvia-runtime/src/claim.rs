@@ -25,12 +25,12 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Claim {
-    state: Arc<watch::Sender<State>>,
+    state: Arc<watch::Sender<ClaimState>>,
     clock: Clock,
 }
 
 #[derive(Clone, Copy)]
-struct State {
+struct ClaimState {
     /// The claim holds before this instant of its clock.
     until: Duration,
     /// Counts the terms: one ends with the claim, and the next one is another, however soon it begins.
@@ -49,7 +49,7 @@ impl Claim {
     }
 
     fn new(until: Duration, clock: Clock) -> Self {
-        let state = Arc::new(watch::Sender::new(State { until, term: 0 }));
+        let state = Arc::new(watch::Sender::new(ClaimState { until, term: 0 }));
         Self { state, clock }
     }
 
@@ -86,7 +86,7 @@ impl Claim {
         let mut states = self.state.subscribe();
         let term = states.borrow_and_update().term;
         loop {
-            let State { until, term: current } = *states.borrow_and_update();
+            let ClaimState { until, term: current } = *states.borrow_and_update();
             let left = until.saturating_sub(self.now());
             if left.is_zero() || current != term {
                 return;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_extension_is_no_loss_but_a_gap_is_one_even_if_it_is_over() {
+    async fn an_extension_is_not_a_loss_but_a_gap_is_one_even_if_it_is_over() {
         let (claim, clock) = manual();
         claim.extend(110 * SECOND);
         let lost = claim.lost();

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client};
 
-use crate::{Claim, LeaseSettings, lease::Holder};
+use crate::{Claim, LeaseSettings, lease::LeaseHolder};
 
 /// Stands for election until `stop`, then gives the lease back.
 ///
@@ -151,7 +151,7 @@ impl Candidate {
             };
             match found {
                 // Somebody labelled it, or an answer to us was lost.
-                Some(lease) if self.settings.holder_of(&lease) == Holder::Us => held = lease,
+                Some(lease) if self.settings.holder_of(&lease) == LeaseHolder::Us => held = lease,
                 Some(lease) => {
                     self.lose(Some(&lease));
                     return Ok(());
@@ -204,7 +204,7 @@ impl Candidate {
     fn observe(&mut self, found: Option<&Lease>, now: Duration) -> bool {
         let holder = found.map(|lease| self.settings.holder_of(lease));
         match (holder, &self.observed) {
-            (Some(Holder::Nobody | Holder::Us), _) | (None, None) => return true,
+            (Some(LeaseHolder::Nobody | LeaseHolder::Us), _) | (None, None) => return true,
             _ => {}
         }
         let version = found.and_then(|lease| lease.metadata.resource_version.clone());
@@ -257,7 +257,7 @@ impl Candidate {
             Ok(lease) => self.hold(lease, sent),
             Err(error) if error.is_already_exists() => match self.read().await? {
                 // Made by a request whose answer was lost.
-                Some(lease) if self.settings.holder_of(&lease) == Holder::Us => self.held = Some(lease),
+                Some(lease) if self.settings.holder_of(&lease) == LeaseHolder::Us => self.held = Some(lease),
                 found => self.lose(found.as_ref()),
             },
             Err(error) => return Err(error.to_string()),
@@ -266,7 +266,7 @@ impl Candidate {
     }
 
     fn hold(&mut self, lease: Lease, sent: Duration) {
-        if self.settings.holder_of(&lease) != Holder::Us {
+        if self.settings.holder_of(&lease) != LeaseHolder::Us {
             // Nothing that we send leads here; if something ever does, it must not be a claim.
             return self.lose(Some(&lease));
         }
@@ -290,7 +290,7 @@ impl Candidate {
             let Ok(Some(lease)) = self.read().await else {
                 return;
             };
-            if self.settings.holder_of(&lease) != Holder::Us {
+            if self.settings.holder_of(&lease) != LeaseHolder::Us {
                 return;
             }
             let released = self

@@ -16,7 +16,8 @@ pub enum Error {
     },
     /// Not a level, and not directives either.
     #[error(
-        "no log level {given:?}: use error, warn, info, debug or trace, or directives such as exuvia=debug,hyper=info"
+        "invalid log level {given:?}: expected error, warn, info, debug or trace, or directives such as \
+         exuvia=debug,hyper=info"
     )]
     LogLevel {
         /// As it was given.

@@ -19,10 +19,10 @@ const RUNTIME: &str = "runtime";
 /// on until it drains: a watch that breaks is retried, which does not make the process unready. Alive while
 /// every main loop shows a heartbeat.
 #[derive(Clone)]
-pub struct Health(Arc<Mutex<State>>);
+pub struct Health(Arc<Mutex<HealthState>>);
 
 #[derive(Default)]
-struct State {
+struct HealthState {
     checks: BTreeMap<String, Check>,
     beats: BTreeMap<&'static str, Instant>,
     draining: bool,
@@ -120,7 +120,7 @@ impl Health {
         self.state().beats.remove(name);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         // No code that could panic half-way runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -58,25 +58,25 @@ impl LeaseSettings {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum LeaseHolder {
     Nobody,
     Us,
     Other,
 }
 
 impl LeaseSettings {
-    pub(crate) fn holder_of(&self, lease: &Lease) -> Holder {
+    pub(crate) fn holder_of(&self, lease: &Lease) -> LeaseHolder {
         let holder = lease
             .spec
             .as_ref()
             .and_then(|spec| spec.holder_identity.as_deref())
             .unwrap_or_default();
         if holder.is_empty() {
-            Holder::Nobody
+            LeaseHolder::Nobody
         } else if holder == self.identity {
-            Holder::Us
+            LeaseHolder::Us
         } else {
-            Holder::Other
+            LeaseHolder::Other
         }
     }
 

@@ -90,8 +90,8 @@ pub trait Teller<M: Machine>: Send {
         _machine: &M,
         _next: &NextStep<M::Step, M::Hold>,
         _retried: Option<&M::Hold>,
-    ) -> impl Future<Output = Result<Verdict, M::Error>> + Send {
-        async { Ok(Verdict::GoOn) }
+    ) -> impl Future<Output = Result<Flow, M::Error>> + Send {
+        async { Ok(Flow::GoOn) }
     }
 
     /// Awaits a step, with whatever is to happen at the same time, such as progress every few seconds.
@@ -107,8 +107,8 @@ pub trait Teller<M: Machine>: Send {
         &mut self,
         _machine: &M,
         _hold: Option<&M::Hold>,
-    ) -> impl Future<Output = Result<Verdict, M::Error>> + Send {
-        async { Ok(Verdict::GoOn) }
+    ) -> impl Future<Output = Result<Flow, M::Error>> + Send {
+        async { Ok(Flow::GoOn) }
     }
 
     /// Whether this hold may be over although nobody has observed that: it is tried again, once in each drive.
@@ -119,7 +119,7 @@ pub trait Teller<M: Machine>: Send {
 
 /// Whether a machine goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Flow {
     /// It does.
     GoOn,
     /// What it is about has changed, or the caller wants no more of it.
@@ -164,17 +164,17 @@ pub async fn drive<M: Machine, T: Teller<M>>(
             next = machine.next().await?;
         }
         tracing::debug!(?next, "next step");
-        let verdict = teller.tell(machine, &next, retried.as_ref()).await?;
+        let flow = teller.tell(machine, &next, retried.as_ref()).await?;
         let step = match next {
-            _ if verdict == Verdict::Stop || machine.is_cancelled() => return Ok(Ended::Stopped),
+            _ if flow == Flow::Stop || machine.is_cancelled() => return Ok(Ended::Stopped),
             NextStep::Do(step) => step,
             NextStep::Wait(time) => return Ok(Ended::Waits(time)),
             NextStep::Hold(hold) => return Ok(Ended::Held(hold)),
             NextStep::Done => return Ok(Ended::Done),
         };
         let held = teller.accompany(machine.carry_out(step)).await?;
-        let verdict = teller.stepped(machine, held.as_ref()).await?;
-        if verdict == Verdict::Stop || machine.is_cancelled() {
+        let flow = teller.stepped(machine, held.as_ref()).await?;
+        if flow == Flow::Stop || machine.is_cancelled() {
             return Ok(Ended::Stopped);
         }
         if let Some(hold) = held {

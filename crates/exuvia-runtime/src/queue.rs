@@ -55,7 +55,7 @@ pub(crate) enum Fate {
 }
 
 pub(crate) struct WorkQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// One consumer, so one permit is enough.
     wake: Notify,
     backoff: RetryPolicy,
@@ -63,7 +63,7 @@ pub(crate) struct WorkQueue {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     entries: HashMap<String, Entry>,
     ready: VecDeque<String>,
     due: BTreeSet<(Instant, String)>,
@@ -116,7 +116,7 @@ impl WorkQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         // No code that could panic half-way runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,7 +224,7 @@ impl WorkQueue {
 
     /// Forgets all keys. A reconcile that still runs finds its own forgotten when it ends.
     pub(crate) fn clear(&self) {
-        *self.state() = State::default();
+        *self.state() = QueueState::default();
     }
 
     pub(crate) fn reading(&self) -> Reading {
@@ -248,7 +248,7 @@ impl WorkQueue {
     }
 
     /// Puts a key where it belongs: ready, or due at a time to come. A running one comes here when it has ended.
-    fn place(&self, state: &mut State, key: String, at: Instant, now: Instant) {
+    fn place(&self, state: &mut QueueState, key: String, at: Instant, now: Instant) {
         if let Some(entry) = state.entries.get(&key)
             && let Place::Due { at } = entry.place
         {
@@ -262,14 +262,14 @@ impl WorkQueue {
         }
     }
 
-    fn make_ready(&self, state: &mut State, key: String, now: Instant) {
+    fn make_ready(&self, state: &mut QueueState, key: String, now: Instant) {
         self.meters.adds.inc();
         state.ready.push_back(key.clone());
         state.entry(key).place = Place::Ready { since: now };
     }
 }
 
-impl State {
+impl QueueState {
     fn entry(&mut self, key: String) -> &mut Entry {
         self.entries.entry(key).or_insert_with(|| Entry {
             place: Place::Ready {

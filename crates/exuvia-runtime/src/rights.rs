@@ -7,7 +7,7 @@ mod manifest;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-pub use self::manifest::{Holder, Manifest, Object, manifests};
+pub use self::manifest::{Manifest, Object, RoleHolder, manifests};
 
 /// How wide comments are.
 const COMMENT_WIDTH: usize = 110;
@@ -211,20 +211,28 @@ fn lease_rules(name: &str) -> [Rule; 2] {
     ]
 }
 
-/// Each rule that another one covers becomes part of it.
+/// Each rule that another one covers becomes part of it. A reason that is given already is not repeated.
 fn folded(rules: Vec<Rule>) -> Vec<Rule> {
     let mut kept: Vec<Rule> = Vec::new();
     for rule in rules {
         if let Some(wider) = kept.iter_mut().find(|kept| kept.covers(&rule)) {
-            wider.why = format!("{} {}", wider.why, rule.why);
+            wider.why = both_reasons(&wider.why, &rule.why);
         } else if let Some(narrower) = kept.iter_mut().find(|kept| rule.covers(kept)) {
-            narrower.why = format!("{} {}", narrower.why, rule.why);
+            narrower.why = both_reasons(&narrower.why, &rule.why);
             narrower.rule = rule.rule;
         } else {
             kept.push(rule);
         }
     }
     kept
+}
+
+/// The second reason after the first, unless the first one says it, too.
+fn both_reasons(first: &str, second: &str) -> String {
+    if first.contains(second.trim_end_matches('.')) {
+        return first.to_owned();
+    }
+    format!("{first} {second}")
 }
 
 fn wrap(text: &str, width: usize) -> Vec<String> {

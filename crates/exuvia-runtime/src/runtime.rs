@@ -30,7 +30,7 @@ pub(crate) struct Shared {
 /// Carries controllers.
 ///
 /// Each one waits until its CRD is there, watches, and reconciles while the claim holds. It stops when the CRD goes and
-/// starts again when it is back; other CRDs are nothing to it. What one controller does, or fails to do, does not
+/// starts again when it is back; other CRDs do not matter to it. What one controller does, or fails to do, does not
 /// concern the others.
 pub struct Runtime {
     shared: Arc<Shared>,

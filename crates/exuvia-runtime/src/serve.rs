@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_level_that_is_none_is_refused_in_one_sentence_and_changes_nothing() {
+    async fn an_invalid_level_is_refused_in_one_sentence_and_changes_nothing() {
         let site = site();
         for bad in ["", "loud", "exuvia=loud", &"a,".repeat(3000)] {
             let (code, text) = ask(&site, Method::PUT, "/log-level", bad, "::1").await;

@@ -29,6 +29,8 @@
 
 mod address;
 mod identity;
+#[cfg(feature = "controller")]
+mod rights;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,9 +43,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 
-pub use address::api_server;
-use address::{listed, name_of, shown};
+pub use address::{api_server, url_without_password};
+use address::{listed, name_of};
 use identity::Identity;
+pub use identity::{metrics, process_start};
 
 /// How long a server may take to answer a question before it counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +74,7 @@ struct Inner {
 #[derive(Default)]
 struct Known {
     clients: BTreeMap<String, Client>,
-    /// When a server that the cluster lists was last asked in vain. From outside of the cluster's network none of them
+    /// When a server that the cluster lists was last asked and did not answer. From outside of the cluster's network none of them
     /// answers, and waiting for each again and again would take minutes.
     silent: BTreeMap<String, Instant>,
     roll_call: Option<(Instant, Arc<RollCall>)>,
@@ -222,7 +225,7 @@ impl ApiServers {
         let is_asked = |answer: &Answer<T>| !answer.is_given || answer.server == name_of(url);
         if !asked.answers.iter().any(is_asked) {
             asked.answers.push(Answer {
-                server: shown(url),
+                server: url_without_password(url),
                 is_given: false,
                 said: question(client.clone()).await.map_err(NoAnswer::Failed),
             });
@@ -235,8 +238,8 @@ impl ApiServers {
         Ok(self.roll_call(client).await?.why_not_all.is_none())
     }
 
-    /// Whether servers that were not asked themselves have been awake since then: nobody can vouch for what a sleeping one
-    /// does when it wakes. Both times are by the server's clock, see [`ServerClock`](crate::ServerClock).
+    /// Whether servers that were not asked themselves have been awake since then: nobody knows what a sleeping one does when
+    /// it wakes. Both times are by the server's clock, see [`ServerClock`](crate::ServerClock).
     pub async fn awake(
         &self,
         client: &Client,

@@ -118,7 +118,7 @@ struct Source<A> {
 }
 
 /// Why a list or a watch came to its end.
-enum Ended {
+enum WatchEnd {
     /// The server closed it, as it does every few minutes.
     Cleanly,
     /// Nothing came any more, not even the end that was asked for.
@@ -128,7 +128,7 @@ enum Ended {
     Failed(ErrorClass, Redacted),
 }
 
-impl Ended {
+impl WatchEnd {
     fn of(error: &kube::Error) -> Self {
         match ErrorClass::of(error) {
             ErrorClass::Expired => Self::Expired,
@@ -146,7 +146,7 @@ impl Ended {
     }
 }
 
-impl From<ListError> for Ended {
+impl From<ListError> for WatchEnd {
     fn from(error: ListError) -> Self {
         Self::of(&error.source)
     }
@@ -161,11 +161,11 @@ struct Notes<'a> {
 
 impl Notes<'_> {
     /// Returns how long the server asked to be left alone, as a class to try again after.
-    fn take(&mut self, ended: Ended) -> ErrorClass {
+    fn take(&mut self, ended: WatchEnd) -> ErrorClass {
         let resource = self.resource;
         self.metrics.watch_restarted(resource, ended.reason());
         match ended {
-            Ended::Failed(class, error) => {
+            WatchEnd::Failed(class, error) => {
                 // The same error over and over is one line.
                 if self.said.as_ref() != Some(&error) {
                     tracing::warn!(resource, error = error.as_str(), "watch failed; retrying");
@@ -217,7 +217,7 @@ async fn run<A, K>(
                     failures = 0;
                     notes.said = None;
                 }
-                if !matches!(ended, Ended::Expired) && failures + 1 < MAX_FRUITLESS_WATCHES {
+                if !matches!(ended, WatchEnd::Expired) && failures + 1 < MAX_FRUITLESS_WATCHES {
                     version = Some(at);
                 }
                 ended
@@ -257,7 +257,7 @@ impl<A: Resource + Clone> Source<A> {
         &self,
         book: &mut Book<K, impl FnMut(Seen<K>) + Send>,
         notes: &mut Notes<'_>,
-    ) -> Result<String, Ended>
+    ) -> Result<String, WatchEnd>
     where
         K: Resource + DeserializeOwned,
     {
@@ -287,7 +287,7 @@ impl<A: Resource + Clone> Source<A> {
                     return if has_one_moment {
                         Ok(version.unwrap_or_default())
                     } else {
-                        Err(Ended::Expired)
+                        Err(WatchEnd::Expired)
                     };
                 }
                 Err(error) if error.recovery == Recovery::GiveUp => return Err(error.into()),
@@ -303,7 +303,7 @@ impl<A: Resource + Clone> Source<A> {
         &self,
         version: &mut String,
         book: &mut Book<K, impl FnMut(Seen<K>) + Send>,
-    ) -> (Ended, bool)
+    ) -> (WatchEnd, bool)
     where
         K: Resource + Clone + DeserializeOwned + Send + 'static,
     {
@@ -315,9 +315,9 @@ impl<A: Resource + Clone> Source<A> {
         let silence = Duration::from_secs(self.watch.timeout.unwrap_or(WATCH_SECONDS).into()) + WATCH_GRACE;
         loop {
             let event = match tokio::time::timeout(silence, events.try_next()).await {
-                Err(_) => return (Ended::Dead, lively),
-                Ok(Ok(None)) => return (Ended::Cleanly, lively),
-                Ok(Err(error)) => return (Ended::of(&error), lively),
+                Err(_) => return (WatchEnd::Dead, lively),
+                Ok(Ok(None)) => return (WatchEnd::Cleanly, lively),
+                Ok(Err(error)) => return (WatchEnd::of(&error), lively),
                 Ok(Ok(Some(event))) => event,
             };
             match event {
@@ -335,12 +335,12 @@ impl<A: Resource + Clone> Source<A> {
                     lively = true;
                 }
                 WatchEvent::Bookmark(bookmark) => moved_to(version, Some(bookmark.metadata.resource_version)),
-                WatchEvent::Error(status) => return (Ended::of(&kube::Error::Api(status)), lively),
+                WatchEvent::Error(status) => return (WatchEnd::of(&kube::Error::Api(status)), lively),
             }
         }
     }
 
-    async fn events<K>(&self, version: &str) -> Result<Events<K>, Ended>
+    async fn events<K>(&self, version: &str) -> Result<Events<K>, WatchEnd>
     where
         K: Resource + Clone + DeserializeOwned + Send + 'static,
     {
@@ -368,10 +368,10 @@ fn moved_to(version: &mut String, newer: Option<String>) {
 }
 
 /// An answer, or the lack of one within reasonable time.
-async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Ended> {
+async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, WatchEnd> {
     match tokio::time::timeout(WATCH_START_TIMEOUT, answer).await {
-        Ok(answer) => answer.map_err(|error| Ended::of(&error)),
-        Err(_) => Err(Ended::Failed(
+        Ok(answer) => answer.map_err(|error| WatchEnd::of(&error)),
+        Err(_) => Err(WatchEnd::Failed(
             ErrorClass::Ambiguous,
             Redacted::ours(format!("no answer within {WATCH_START_TIMEOUT:?}")),
         )),

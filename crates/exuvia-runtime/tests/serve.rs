@@ -105,7 +105,7 @@ async fn the_log_level_changes_while_the_process_runs() {
     let (code, _, why) = ask(address, "PUT", "/log-level", "loud").await;
     assert_eq!(code, 400);
     assert!(
-        why.contains("no log level \"loud\": use error, warn, info"),
+        why.contains("invalid log level \"loud\": expected error, warn, info"),
         "{why}"
     );
     assert!(shows());

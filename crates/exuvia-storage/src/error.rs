@@ -28,7 +28,7 @@ pub enum Error {
 
     /// The resource does not exist.
     #[error(
-        "no CRD or built-in resource is named {name}: CRDs are named <plural>.<group>, see `exuvia plan`"
+        "invalid resource {name:?}: expected a CRD, named <plural>.<group> as in `exuvia plan`, or a built-in resource"
     )]
     NotFound {
         /// What was asked for.

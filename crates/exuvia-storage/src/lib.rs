@@ -10,7 +10,7 @@
 //! Neither is on by default: a program that migrates its own CRDs at start-up needs the engine alone.
 
 mod audience;
-pub mod builtin;
+pub mod built_in_resource;
 #[cfg(feature = "controller")]
 mod controller;
 pub mod definition;
@@ -51,6 +51,6 @@ pub use optin::{OptIn, excluded, exclusion};
 pub use options::{ManagedFields, Options, Verify};
 pub use ownership::{Owner, Owners, has_path, in_words};
 pub use preflight::Obstacle;
-pub use report::{End, MigrationReport, RewriteTally, Timings, Verified, VerifiedBy};
+pub use report::{End, MigrationReport, RewriteTally, Timings, Verified, VerifiedBy, counted};
 pub use shed::unsheddable;
 pub use survey::Survey;

@@ -200,7 +200,7 @@ pub const RULES: [Rule; 12] = [
         insists: |_, crd, pass| (!pass.trimmed).then(|| NextStep::Do(Step::Trim(crd.old_versions()))),
     },
     Rule {
-        name: "the patrol has been",
+        name: "the patrol was done",
         insists: |o, _, pass| match () {
             () if pass.patrolled => None,
             () if !o.asleep.is_empty() => Some(NextStep::Hold(Hold::ServerBehind(o.asleep.clone()))),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exuvia_runtime::rights::{Rule, RuleScope};
+use exuvia_runtime::rights::Rule;
+use exuvia_runtime::servers::ApiServers;
 
 use crate::StorageController;
 
@@ -54,7 +55,7 @@ impl std::str::FromStr for Crd {
 
 impl std::fmt::Display for Crd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.plural, self.group)
+        f.write_str(&exuvia_write::resource_name(&self.plural, &self.group))
     }
 }
 
@@ -114,7 +115,7 @@ impl StorageController {
 
 /// What is needed whatever is migrated.
 fn always() -> Vec<Rule> {
-    vec![
+    let own = [
         Rule::new(
             "Find the CRDs that have opted in, and read their versions.",
             CRDS,
@@ -138,21 +139,10 @@ fn always() -> Vec<Rule> {
             "Tell API servers apart, and see open watches at old versions.",
             "/metrics",
         ),
-        Rule::new(
-            "Find the API servers, to ask each of them whether it stores at the new version.",
-            "discovery.k8s.io",
-            ["endpointslices"],
-            &["list"],
-        )
-        .within(RuleScope::Default),
-        Rule::new(
-            "Count the API servers by their identity Leases.",
-            "coordination.k8s.io",
-            ["leases"],
-            &["list"],
-        )
-        .within(RuleScope::KubeSystem),
-    ]
+    ];
+    own.into_iter()
+        .chain(ApiServers::rights("whether it stores at the new version"))
+        .collect()
 }
 
 /// An empty list of names would mean every CRD, so no rule is made if nothing is in scope.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use exuvia_sweep::{Failures, Outcome, Tally};
+use exuvia_write::Redacted;
 use serde::{Deserialize, Serialize};
 
 use crate::loss::Losses;
@@ -161,7 +162,7 @@ pub enum End {
         /// One of `Preflight`, `Pruning`, `ServerBehind`, `NotProven`, `Failures`, `Forbidden`.
         reason: &'static str,
         /// One sentence.
-        message: String,
+        message: Redacted,
     },
     /// The CRD went away.
     Gone,
@@ -204,12 +205,14 @@ impl Timings {
     }
 }
 
+/// So many of something, in words: `1 object`, `2 objects`.
+pub fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// So many objects, in words.
-pub(crate) fn objects(count: u64) -> String {
-    match count {
-        1 => "1 object".to_owned(),
-        count => format!("{count} objects"),
-    }
+pub(crate) fn objects(number: u64) -> String {
+    counted(number, "object")
 }
 
 #[cfg(test)]

@@ -196,7 +196,7 @@ impl Rewriter {
         known: &Known,
     ) -> Result<(Effect, ObjectMeta), Error> {
         let moved = match moved {
-            // The object is rewritten all the same, and the entries hold the old version, which is told.
+            // The object is rewritten anyway, and the entries hold the old version, which is told.
             Err(Error::OwnershipIgnored { .. }) => {
                 let written = self.writer.rewrite(&self.api, metadata).await?;
                 let wanted = self.plan(entries(metadata), known);

@@ -36,12 +36,12 @@ impl Settling {
         }
     }
 
-    /// Why a resourceVersion proves nothing, as of the last look.
     /// How many servers were asked.
     pub(crate) fn asked(&self) -> usize {
         self.seen.len()
     }
 
+    /// Why a resourceVersion proves nothing, as of the last look.
     pub(crate) fn why_not_accounted(&self) -> Option<&str> {
         self.why_not.as_deref()
     }

@@ -29,7 +29,6 @@
 pub mod catalog;
 mod control;
 mod cursor;
-mod drive;
 mod error;
 pub mod everything;
 mod identity;
@@ -43,6 +42,7 @@ mod sweep;
 mod tally;
 mod verdict;
 mod version;
+mod walk_to_end;
 
 pub use control::Control;
 pub use cursor::Recovery;

@@ -2,6 +2,7 @@
 
 use exuvia_write::{ErrorClass, RetryPolicy, brief};
 use kube::{Api, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
@@ -123,6 +124,24 @@ impl Pages {
                 answer => return answer,
             }
         }
+    }
+
+    /// All objects at once, for resources that have few of them, such as CRDs: memory grows with their number.
+    ///
+    /// # Errors
+    ///
+    /// A page cannot be read now, or an object in it is not what `K` expects.
+    pub async fn collect<K: DeserializeOwned>(mut self) -> Result<Vec<K>, kube::Error> {
+        let mut all = Vec::new();
+        while let Some(page) = self.next().await? {
+            if page.is_first {
+                all.clear(); // the list started over
+            }
+            for item in &page.items {
+                all.push(item.read().map_err(kube::Error::SerdeError)?);
+            }
+        }
+        Ok(all)
     }
 
     /// As [`next`](Self::next), with one request at most: for callers that report each failure. Ask again to go on as

@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::{
-    Control, Error, Item, Pages, Progress, ResourceVersion, SweepReport, Verdict, drive::drive,
-    state::Settings,
+    Control, Error, Item, Pages, Progress, ResourceVersion, SweepReport, Verdict, state::Settings,
+    walk_to_end::walk_to_end,
 };
 
 /// More connections do not get more done on two cores (bench/README.md). kube speaks HTTP/1.1 (PITFALLS A20), so it is also the
 /// number of connections.
-const MAX_CONCURRENCY: usize = 32;
+const DEFAULT_CONCURRENCY: usize = 32;
 
 /// A walk through all objects of a resource.
 ///
@@ -86,7 +86,7 @@ impl Sweep {
             retry: None,
             settings: Settings {
                 resource: resource_name(&resource.plural, &resource.group),
-                max_concurrency: MAX_CONCURRENCY,
+                max_concurrency: DEFAULT_CONCURRENCY,
                 qps: None,
             },
             control: Control::new(),
@@ -228,7 +228,7 @@ impl Sweep {
             Some(objects) => pages.page_size(objects),
             None => pages,
         };
-        drive(
+        walk_to_end(
             pages.0,
             read,
             &self.settings,

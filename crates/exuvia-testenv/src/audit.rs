@@ -35,7 +35,7 @@ pub struct AuditEvent {
     /// The client's own name for itself.
     #[serde(default)]
     pub user_agent: String,
-    /// What was asked for; `None` for paths that are no resource.
+    /// What was asked for; `None` for paths that are not a resource.
     pub object_ref: Option<ObjectRef>,
     /// The answer's code.
     pub response_status: Option<ResponseStatus>,

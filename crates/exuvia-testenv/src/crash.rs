@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 pub use self::matrix::Matrix;
 pub use self::program::{Program, Task};
-pub use self::report::{Failure, Report};
+pub use self::report::{CrashReport, Failure};
 use crate::oracle::History;
 use crate::proxy::{Fault, Match, Proxy, Recorded, Rule};
 use crate::{Access, ControlPlane};
@@ -72,7 +72,7 @@ pub trait Scenario: Sync {
     async fn finish(&self, _lane: &Lane, _world: &Self::World, _run: &Run, _program: &mut Self::Program) {}
 
     /// Checks what must hold when the program has stopped, whatever happened before.
-    async fn check(&self, lane: &Lane, world: &Self::World, ended: &Ended);
+    async fn check(&self, lane: &Lane, world: &Self::World, ended: &RunEnd);
 
     /// All that the run leaves behind, without what differs from run to run. It must be the same as after a clean run.
     async fn leaves(&self, _lane: &Lane, _world: &Self::World) -> Value {
@@ -224,7 +224,7 @@ impl Lane {
 
 /// A run that has come to its end.
 #[derive(Debug)]
-pub struct Ended {
+pub struct RunEnd {
     /// The run.
     pub run: Run,
     /// The counted writes, in the order of arrival.
@@ -235,7 +235,7 @@ pub struct Ended {
     pub since: i64,
 }
 
-impl Ended {
+impl RunEnd {
     /// What happened below these keys since the program was first started.
     pub async fn history(&self, lane: &Lane, prefixes: &[&str]) -> History {
         let history = History::read(lane.control_plane.etcd(), prefixes, self.since).await;

@@ -36,9 +36,7 @@ pub enum Error {
     NoCacheDirectory,
 
     /// `EXUVIA_KUBE_VERSION` names a version that is not pinned here.
-    #[error(
-        "Kubernetes {wanted} cannot be built here: set EXUVIA_KUBE_VERSION to 1.37 or 1.34, or leave it out"
-    )]
+    #[error("invalid EXUVIA_KUBE_VERSION \"{wanted}\": expected 1.37 or 1.34, or nothing")]
     UnknownKubeVersion {
         /// What was asked for.
         wanted: String,

@@ -15,7 +15,11 @@ pub enum Kstatus {
     Terminating,
 }
 
-/// Reads an object by the rules of kstatus, in their order.
+/// Reads an object by the generic rules of kstatus, in their order: deletion, `observedGeneration`, the first condition in
+/// the list that is true and is `Reconciling` or `Stalled`, and at last `Ready`.
+///
+/// Where nothing of that is there, kstatus takes the object for current. So a new object without a status is current until a
+/// controller has looked at it: who waits for it must also wait for `observedGeneration`.
 ///
 /// ```
 /// use exuvia_testenv::kstatus::{Kstatus, kstatus};
@@ -35,19 +39,21 @@ pub fn kstatus(object: &Value) -> Kstatus {
     if !observed.is_null() && observed != generation {
         return Kstatus::InProgress;
     }
-    let is = |wanted: &str, truth: &str| {
-        let conditions = object["status"]["conditions"].as_array();
-        conditions
-            .into_iter()
-            .flatten()
-            .any(|condition| condition["type"] == wanted && condition["status"] == truth)
-    };
-    match () {
-        () if is("Stalled", "True") => Kstatus::Failed,
-        () if is("Reconciling", "True") => Kstatus::InProgress,
-        () if is("Ready", "False") || is("Ready", "Unknown") => Kstatus::InProgress,
-        () => Kstatus::Current,
-    }
+    let conditions = object["status"]["conditions"].as_array();
+    let all = || conditions.into_iter().flatten();
+    let mut of_work = all().filter(|condition| condition["status"] == "True");
+    let of_work = of_work.find_map(|condition| match condition["type"].as_str() {
+        Some("Reconciling") => Some(Kstatus::InProgress),
+        Some("Stalled") => Some(Kstatus::Failed),
+        _ => None,
+    });
+    of_work.unwrap_or_else(|| {
+        let ready = all().find(|condition| condition["type"] == "Ready");
+        match ready.and_then(|ready| ready["status"].as_str()) {
+            Some("False" | "Unknown") => Kstatus::InProgress,
+            _ => Kstatus::Current,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -68,13 +74,24 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_a_failure_whatever_else_is_said() {
-        let all = [("Stalled", "True"), ("Reconciling", "True"), ("Ready", "False")];
-        assert_eq!(kstatus(&object(&all)), Kstatus::Failed);
-        assert_eq!(kstatus(&object(&all[1..])), Kstatus::InProgress);
-        assert_eq!(kstatus(&object(&all[2..])), Kstatus::InProgress);
+    fn of_reconciling_and_stalled_the_first_that_is_true_counts_and_then_ready() {
+        let (stalled, working, unready) = (("Stalled", "True"), ("Reconciling", "True"), ("Ready", "False"));
+        assert_eq!(kstatus(&object(&[unready, stalled, working])), Kstatus::Failed);
+        assert_eq!(
+            kstatus(&object(&[unready, working, stalled])),
+            Kstatus::InProgress
+        );
+        assert_eq!(
+            kstatus(&object(&[("Reconciling", "False"), stalled])),
+            Kstatus::Failed
+        );
+        assert_eq!(kstatus(&object(&[unready])), Kstatus::InProgress);
         assert_eq!(kstatus(&object(&[("Ready", "True")])), Kstatus::Current);
-        assert_eq!(kstatus(&json!({})), Kstatus::Current);
+    }
+
+    #[test]
+    fn a_new_object_without_a_status_is_taken_for_current() {
+        assert_eq!(kstatus(&json!({"metadata": {"generation": 1}})), Kstatus::Current);
     }
 
     #[test]

@@ -14,10 +14,13 @@
 //! # Ok(()) }
 //! ```
 
+mod trims;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+pub use self::trims::{StoredVersions, assert_every_trim_was_right, held_at, stored_versions};
 use crate::{Error, Etcd, Stored};
 
 /// Everything under the keys as it was at one revision.

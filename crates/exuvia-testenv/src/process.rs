@@ -31,7 +31,7 @@ kill "$watcher"
 exit "$code"
 "#;
 
-/// A command that ends with us: keep the child's piped standard input open for as long as it shall live.
+/// A command that ends with us: keep the child's piped standard input open for as long as it is to run.
 pub(crate) fn supervised(program: &Path, log: Option<&Path>) -> Command {
     let mut command = Command::new("/bin/sh");
     command

@@ -83,7 +83,7 @@ pub enum Break {
 pub struct WebhookServer {
     listener: Listener,
     ca_pem: String,
-    state: Arc<State>,
+    state: Arc<WebhookState>,
 }
 
 impl std::fmt::Debug for WebhookServer {
@@ -97,7 +97,7 @@ impl std::fmt::Debug for WebhookServer {
 impl WebhookServer {
     /// Starts a server that allows everything and converts by changing the apiVersion.
     pub async fn start(authority: &Authority) -> Result<Self, Error> {
-        let state = Arc::new(State::default());
+        let state = Arc::new(WebhookState::default());
         let serving = Arc::clone(&state);
         let handler = move |request, _| answer(Arc::clone(&serving), request);
         let listener = Listener::start(authority, "webhooks", handler).await?;
@@ -212,7 +212,7 @@ impl WebhookServer {
 }
 
 #[derive(Default)]
-struct State {
+struct WebhookState {
     behaviour: Mutex<Behaviour>,
     changed: watch::Sender<()>,
 }
@@ -240,7 +240,7 @@ enum Reply {
     Broken(Break),
 }
 
-impl State {
+impl WebhookState {
     fn lock(&self) -> MutexGuard<'_, Behaviour> {
         self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -276,7 +276,7 @@ impl Behaviour {
     }
 }
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
+async fn answer(state: Arc<WebhookState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
     let Some(endpoint) = Endpoint::ALL
         .into_iter()
         .find(|endpoint| endpoint.path() == request.uri().path())

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use exuvia_testenv::ControlPlane;
-use exuvia_testenv::crash::{Crash, Ended, Lane, Matrix, Point, Run, Scenario, Task};
+use exuvia_testenv::crash::{Crash, Lane, Matrix, Point, Run, RunEnd, Scenario, Task};
 use exuvia_testenv::oracle::{History, Snapshot};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -92,7 +92,7 @@ impl Scenario for Toy {
         }
     }
 
-    async fn check(&self, lane: &Lane, world: &Run, ended: &Ended) {
+    async fn check(&self, lane: &Lane, world: &Run, ended: &RunEnd) {
         let keys = format!("/registry/configmaps/default/{}-", world.name);
         let history = ended.history(lane, &[&keys]).await;
         history.assert_always("a job is made after the one before it", |now| {

@@ -1,5 +1,5 @@
 //! The webhook server, called by a real API server for admission and for conversion.
-#![allow(clippy::unwrap_used)] // a test that cannot go on shall stop
+#![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 use std::sync::{Mutex, mpsc};

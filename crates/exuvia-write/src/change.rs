@@ -23,7 +23,7 @@ pub(crate) enum Part {
     Status,
 }
 
-/// What a patch shall do.
+/// What a patch is to do.
 pub(crate) struct Change {
     /// The merge patch, without a lock.
     pub(crate) body: Value,

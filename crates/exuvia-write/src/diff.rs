@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// A wanted value that no merge patch can bring about: an explicit `null`.
 ///
-/// In a merge patch `null` means "delete", so a `null` that shall *stay* cannot be sent. The usual source is a
+/// In a merge patch `null` means "delete", so a `null` that is to *stay* cannot be sent. The usual source is a
 /// Rust `Option` without `#[serde(skip_serializing_if = "Option::is_none")]`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -30,7 +30,7 @@ pub struct Inexpressible {
 /// assert_eq!(patch, Some(json!({"spec": {"size": 2, "colour": null}})));
 /// assert_eq!(exuvia_write::diff(&before, &before)?, None);
 ///
-/// // A null that shall stay is refused: sent as it is, it would delete.
+/// // A null that is to stay is refused: sent as it is, it would delete.
 /// let nulled = json!({"spec": {"size": null}});
 /// assert_eq!(exuvia_write::diff(&before, &nulled).unwrap_err().path, "/spec/size");
 /// # Ok::<(), exuvia_write::Inexpressible>(())
@@ -92,7 +92,7 @@ fn members(
     Ok(patch)
 }
 
-/// A copy for the patch, refused if a member of it is `null`: where the old value was no object, the server starts
+/// A copy for the patch, refused if a member of it is `null`: where the old value was not an object, the server starts
 /// from an empty one and the member would go missing. Within an array `null` is a value like any other.
 fn copied(value: &Value, at: &Path<'_>) -> Result<Value, Inexpressible> {
     check(value, at)?;

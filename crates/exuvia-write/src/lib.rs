@@ -85,7 +85,7 @@
 //!   ```
 //! - **A closure runs more than once** in `patch_with_retry`, `patch_status` and `patch_status_with_retry`, each time on a fresh read. It must only
 //!   look at what it is given, not at a copy from outside.
-//! - **A null that shall stay** cannot be sent by a merge patch and is refused. The usual cause is an `Option` without
+//! - **A null that is to stay** cannot be sent by a merge patch and is refused. The usual cause is an `Option` without
 //!   `skip_serializing_if`.
 //! - **404 on `/status`.** The server has the same 404 for an object that is gone and for a kind without a status
 //!   subresource. The writer looks, and says [`Error::NoStatus`].

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_drawn_anew() {
+    fn jitter_is_drawn_for_each_delay() {
         let drawn: Vec<f64> = (0..100).map(|_| jitter()).collect();
         assert!(drawn.iter().all(|j| (0.0..=1.0).contains(j)));
         assert!(drawn.iter().any(|j| *j < 0.5) && drawn.iter().any(|j| *j > 0.5));

@@ -80,7 +80,7 @@ impl Writer {
     /// As [`rewrite`](Self::rewrite), by a server-side apply of nothing: we own nothing before and after.
     ///
     /// The difference: a default that only the endpoint's version has is not stored, and the generation does not move. The
-    /// server shows the default all the same, because the stored version has it now, and the next write stores it
+    /// server shows the default anyway, because the stored version has it now, and the next write stores it
     /// (PITFALLS A52). Not for an object without managedFields: an apply would give all its fields an owner,
     /// `before-first-apply`. It fails where an entry names a version that is gone (A7). With `lock` it is a 409 unless the object
     /// is still at `metadata`'s resourceVersion.

@@ -21,7 +21,7 @@ const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// How much of the object an answer shall hold.
+/// How much of the object an answer is to hold.
 #[derive(Clone, Copy)]
 pub(crate) enum Extent {
     Whole,

@@ -70,7 +70,7 @@ pub struct Target {
     pub version: String,
     /// The object's namespace, if it has one.
     pub namespace: Option<String>,
-    /// The object's name; empty if the server shall make one up.
+    /// The object's name; empty if the server is to make one up.
     pub name: String,
 }
 

@@ -199,6 +199,20 @@ impl Writer {
         self.with(|settings| settings.observer = Some(Arc::new(observer)))
     }
 
+    /// As [`observe`](Self::observe), and an observer that this writer already has is told, too.
+    #[must_use]
+    pub fn also_observe(self, observer: impl Fn(&WriteReport<'_>) + Send + Sync + 'static) -> Self {
+        self.with(|settings| {
+            settings.observer = Some(match settings.observer.take() {
+                None => Arc::new(observer),
+                Some(first) => Arc::new(move |report: &WriteReport<'_>| {
+                    first(report);
+                    observer(report);
+                }),
+            });
+        })
+    }
+
     /// The `User-Agent` of clients from [`connect`](Self::connect). The field manager's name by default.
     #[must_use]
     pub fn user_agent(self, user_agent: impl Into<String>) -> Self {
@@ -227,7 +241,7 @@ impl Writer {
         self.clone().with(|settings| settings.retry = RetryPolicy::ONCE)
     }
 
-    /// The same writer under another field manager's name: for writes whose fields it shall not own together with its others.
+    /// The same writer under another field manager's name: for writes whose fields it is not to own together with its others.
     #[must_use]
     pub fn acting_as(&self, field_manager: impl Into<String>) -> Self {
         self.clone()

@@ -134,7 +134,7 @@ fn an_unknown_kubernetes_version_is_one_sentence() {
         .env("EXUVIA_KUBE_VERSION", "1.12")
         .output()
         .unwrap();
-    assert_one_sentence(&output, &["Kubernetes 1.12", "1.37 or 1.34"]);
+    assert_one_sentence(&output, &["EXUVIA_KUBE_VERSION \"1.12\"", "1.37 or 1.34"]);
 }
 
 #[test]

@@ -217,7 +217,7 @@ async fn bad_input_is_one_sentence_and_a_code() {
             &admin,
             vec!["storage", "migrate", "nonsense.example.com"],
             2,
-            "no CRD or built-in resource is named nonsense",
+            "invalid resource \"nonsense.example.com\": expected a CRD",
         ),
         (
             &admin,

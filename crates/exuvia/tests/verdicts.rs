@@ -235,7 +235,7 @@ async fn entries_that_cannot_be_moved_are_told_of_and_what_was_to_be_shed_and_is
     let output = migrate(control_plane, &[&crd, "--shed", "v1alpha1", "-o", "json"]).await;
     assert_eq!(json_of(&output)[0]["unshed"], json!(["v1alpha1"]));
 
-    // The run before was not patrolled: what is asked for is done all the same.
+    // The run before was not patrolled: what is asked for is done anyway.
     let drop = [
         crd.as_str(),
         "--shed",

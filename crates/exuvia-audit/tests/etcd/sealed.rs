@@ -161,7 +161,7 @@ async fn the_wrong_files_are_told_apart(control_plane: &ControlPlane, right: &Au
     assert!(
         error
             .to_string()
-            .contains("holds no CA certificate that can be used"),
+            .contains("expected a PEM file with a CA certificate"),
         "{error}"
     );
     let missing = with(&|options| options.cert = Some("/no/such/file".into()));

@@ -280,7 +280,7 @@ async fn objects_of_a_megabyte_come_a_few_at_a_time() {
 }
 
 #[tokio::test]
-async fn objects_without_a_crd_and_bytes_that_are_no_object_are_named() {
+async fn objects_without_a_crd_and_bytes_that_are_not_an_object_are_named() {
     let control_plane = ControlPlane::shared().await;
     let endpoint = control_plane.etcd().endpoint();
     let prefix = "/registry/orphans.audit.example.com/things/default";
@@ -350,7 +350,7 @@ async fn a_resource_can_be_named_in_several_ways_and_is_read_once() {
     assert!(
         error
             .to_string()
-            .starts_with("no object and no CRD is called nodes;"),
+            .starts_with("invalid resource \"nodes\": expected one that etcd holds"),
         "{error}"
     );
     let plural = read(&["widgets"]).await.unwrap();

@@ -52,12 +52,12 @@ impl Teller<Script> for Told {
         machine: &Script,
         next: &Scripted,
         _: Option<&&'static str>,
-    ) -> Result<Verdict, &'static str> {
+    ) -> Result<Flow, &'static str> {
         self.told.push((next.clone(), machine.done.len()));
         Ok(if self.stops_at.as_ref() == Some(next) {
-            Verdict::Stop
+            Flow::Stop
         } else {
-            Verdict::GoOn
+            Flow::GoOn
         })
     }
 

@@ -121,7 +121,7 @@ async fn failures_are_further_and_further_apart_up_to_a_limit_until_a_success() 
 
 /// A controller that writes each failure into the status of its object wakes itself.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_fails_and_wakes_itself_is_no_hot_loop() {
+async fn a_key_that_fails_and_wakes_itself_still_waits_for_its_back_off() {
     let (queue, _) = queue();
     queue.add("a");
     queue.take().await;

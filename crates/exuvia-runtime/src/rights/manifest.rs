@@ -10,7 +10,7 @@ use super::{Rule, RuleScope};
 
 /// Who gets the rights.
 #[derive(Clone, Debug)]
-pub struct Holder {
+pub struct RoleHolder {
     /// The name of the cluster role and its binding; the other roles' names begin with it.
     pub name: String,
     /// The namespace of the operator and of its service account.
@@ -42,7 +42,7 @@ pub enum Object {
 }
 
 /// A role and its binding for each scope that has rules, in the order of [`RuleScope::ALL`].
-pub fn manifests(rules: &[Rule], holder: &Holder) -> Vec<Manifest> {
+pub fn manifests(rules: &[Rule], holder: &RoleHolder) -> Vec<Manifest> {
     let of_scope = |scope: RuleScope| -> Vec<Rule> {
         let matching = rules.iter().filter(|rule| rule.scope == scope);
         matching.cloned().collect()
@@ -55,7 +55,7 @@ pub fn manifests(rules: &[Rule], holder: &Holder) -> Vec<Manifest> {
         .collect()
 }
 
-fn pair(scope: RuleScope, rules: Vec<Rule>, holder: &Holder) -> [Manifest; 2] {
+fn pair(scope: RuleScope, rules: Vec<Rule>, holder: &RoleHolder) -> [Manifest; 2] {
     let name = format!("{}{}", holder.name, scope.role_suffix());
     let policy: Option<Vec<PolicyRule>> = Some(rules.iter().map(|rule| rule.rule.clone()).collect());
     let metadata = ObjectMeta {

@@ -1,6 +1,7 @@
 //! How rules are put together.
 
 use super::*;
+use crate::servers::ApiServers;
 
 const WIDGETS: (&str, [&str; 1]) = ("example.dev", ["widgets"]);
 
@@ -17,6 +18,27 @@ fn a_rule_that_another_covers_is_folded_into_it_with_its_reason() {
         let folded = folded(rules.to_vec());
         assert_eq!(folded, [widgets("Look. Work.", &["get", "list"])]);
     }
+}
+
+#[test]
+fn a_reason_that_two_controllers_share_is_given_once() {
+    let rules = [
+        Rule::path("Tell API servers apart, and see open watches.", "/metrics"),
+        Rule::path("Tell API servers apart.", "/metrics"),
+    ];
+    assert_eq!(folded(rules.to_vec()), rules[..1]);
+    let two: Vec<Rule> = ["whether it stores", "whether it denies"]
+        .into_iter()
+        .flat_map(ApiServers::rights)
+        .collect();
+    let folded = folded(two);
+    assert_eq!(folded.len(), 3);
+    assert_eq!(folded[0], rules[1]);
+    assert!(
+        folded[1].why.contains("stores. ") && folded[1].why.ends_with("denies."),
+        "{}",
+        folded[1].why
+    );
 }
 
 #[test]
@@ -62,7 +84,7 @@ fn without_controllers_there_is_nothing_but_the_lease() {
 
 #[test]
 fn each_scope_with_rules_gets_a_role_and_a_binding() {
-    let holder = Holder {
+    let holder = RoleHolder {
         name: "shell".to_owned(),
         namespace: "here".to_owned(),
         service_account: "account".to_owned(),

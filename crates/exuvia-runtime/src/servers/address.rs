@@ -14,7 +14,7 @@ pub(super) fn name_of(uri: &http::Uri) -> String {
 }
 
 /// A URL as it may be shown: without a user and a password.
-pub(super) fn shown(uri: &http::Uri) -> String {
+pub fn url_without_password(uri: &http::Uri) -> String {
     let scheme = uri.scheme_str().unwrap_or("https");
     let name = name_of(uri);
     let host = name.rsplit('@').next().unwrap_or_default();
@@ -94,7 +94,7 @@ mod tests {
     fn a_password_in_a_url_is_not_shown() {
         let uri = "https://me:CANARY@api.example.com:6443/cluster/".parse();
         assert_eq!(
-            uri.map(|uri| shown(&uri)).unwrap_or_default(),
+            uri.map(|uri| url_without_password(&uri)).unwrap_or_default(),
             "https://api.example.com:6443/cluster"
         );
     }

@@ -67,19 +67,22 @@ pub(super) async fn leases(client: &Client) -> Result<Option<Vec<Identity>>, kub
 /// When the process behind this address started, as its own metrics tell: two addresses with one start are one server, and
 /// an address with two starts is a load balancer. `None`: it cannot be told.
 pub(super) async fn started(client: &Client) -> Option<String> {
-    let first = start_in_metrics(client).await?;
-    let second = start_in_metrics(client).await?;
-    (first == second).then_some(first)
+    let first = process_start(&metrics(client).await.ok()?)?.to_owned();
+    let second = metrics(client).await.ok()?;
+    (process_start(&second) == Some(&first)).then_some(first)
 }
 
+/// What an API server's `/metrics` says, as text: megabytes.
 #[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
-async fn start_in_metrics(client: &Client) -> Option<String> {
-    let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
-    let metrics = client.request_text(request).await.ok()?;
-    start_in(&metrics).map(str::to_owned)
+pub async fn metrics(server: &Client) -> Result<String, kube::Error> {
+    let request = http::Request::get("/metrics").body(Vec::new());
+    let request = request.map_err(kube::Error::HttpError)?;
+    server.request_text(request).await
 }
 
-fn start_in(metrics: &str) -> Option<&str> {
+/// When the process started that these [`metrics`] are from, as the text has it: it tells one process from another, since
+/// several may share one address.
+pub fn process_start(metrics: &str) -> Option<&str> {
     let mut lines = metrics.lines();
     lines
         .find_map(|line| line.strip_prefix("process_start_time_seconds "))
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn the_start_is_read_from_metrics() {
         let metrics = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7633e+09\nprocess_open_fds 7\n";
-        assert_eq!(start_in(metrics), Some("1.7633e+09"));
-        assert_eq!(start_in("up 1\n"), None);
+        assert_eq!(process_start(metrics), Some("1.7633e+09"));
+        assert_eq!(process_start("up 1\n"), None);
     }
 }

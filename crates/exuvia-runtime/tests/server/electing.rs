@@ -225,5 +225,5 @@ async fn a_lease_of_less_than_a_second_works() {
     soon(second.claim.gained()).await;
     assert!(!first.claim.holds());
     second.stop().await;
-    first.stop().await; // the proxy lets nothing through, and it ends all the same
+    first.stop().await; // the proxy lets nothing through, and it ends anyway
 }

@@ -1,15 +1,12 @@
 //! A toy machine, to show what a new capability needs: types, `next`, `carry_out`, rules. It survives a crash at every write.
 
-use std::{convert::Infallible, sync::Arc};
+use std::convert::Infallible;
 
 use exuvia_runtime::machine::{Ended, Machine, NextStep, Silent, drive};
-use exuvia_testenv::proxy::{Fault, Match, Rule};
+use exuvia_testenv::crash::{Crash, Lane, Matrix, Run, RunEnd, Scenario, Task};
 use exuvia_write::Writer;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, api::PostParams};
-use tokio::sync::Notify;
-
-use crate::{Stage, soon};
 
 // The machine, at most 60 lines: a value moves from the first of three ConfigMaps to the last.
 
@@ -110,55 +107,45 @@ async fn places(client: &Client, prefix: &str) -> [String; 3] {
     names
 }
 
-/// Runs a machine whose n-th write never gets an answer, and ends it there; `false`: it came to its end before.
-async fn crashes_at(stage: &Stage, names: &[String; 3], nth: u64, fault: Fault) -> bool {
-    let (reached, here) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (arrived, committed) = (Arc::clone(&reached), Arc::clone(&here));
-    let is_answer = matches!(fault, Fault::StallAnswer);
-    let rule = Rule::on(Match::writes().resource("configmaps"))
-        .nth(nth)
-        .then(fault);
-    let rule = rule
-        .on_request(move |_| arrived.notify_one())
-        .on_commit(move |_| committed.notify_one());
-    let injected = stage.proxy.inject(rule);
-    let (mut machine, mut silent) = (mover(&stage.proxied, names), Silent);
-    let crashed = tokio::select! {
-        ended = drive(&mut machine, &mut silent) => {
-            assert_eq!(ended.unwrap(), Ended::Done);
-            false
-        }
-        () = async {
-            reached.notified().await;
-            if is_answer {
-                here.notified().await;
-            }
-        } => true,
-    };
-    injected.remove();
-    crashed
+/// The machine as a program that can crash.
+struct MovesThrough;
+
+/// Drives it to its end.
+async fn run(client: Client, names: [String; 3]) -> Result<(), Error> {
+    match drive(&mut mover(&client, &names), &mut Silent).await? {
+        Ended::Done => Ok(()),
+        ended => Err(format!("not done: {ended:?}").into()),
+    }
 }
 
-#[tokio::test]
-async fn a_toy_machine_survives_a_crash_at_every_write() {
-    let stage = Stage::bare("toy").await;
-    for (kind, fault) in [("request", Fault::StallRequest), ("answer", Fault::StallAnswer)] {
-        let mut crashes = 0;
-        for nth in 1.. {
-            let prefix = format!("{kind}-{nth}");
-            let names = places(&stage.direct, &prefix).await;
-            let was_cut_off = soon(crashes_at(&stage, &names, nth, fault.clone())).await;
-            let left = held(&stage.direct, &names).await;
-            assert!(left.iter().any(Option::is_some), "the value is lost: {left:?}");
-            // A new process goes on.
-            let mut machine = mover(&stage.direct, &names);
-            assert_eq!(soon(drive(&mut machine, &mut Silent)).await.unwrap(), Ended::Done);
-            assert_eq!(held(&stage.direct, &names).await, [None, None, Some(prefix)]);
-            if !was_cut_off {
-                break;
-            }
-            crashes += 1;
-        }
-        assert_eq!(crashes, 4, "two copies, two erasures");
+impl Scenario for MovesThrough {
+    type World = [String; 3];
+    type Program = Task;
+
+    async fn set_up(&self, lane: &Lane, run: &Run) -> [String; 3] {
+        places(&lane.client, &run.name).await
     }
+
+    async fn start(&self, lane: &Lane, names: &[String; 3], _run: &Run) -> Task {
+        let left = held(&lane.client, names).await;
+        assert!(left.iter().any(Option::is_some), "the value is lost: {left:?}");
+        Task::spawn(run(lane.proxied_client(), names.clone()))
+    }
+
+    async fn finish(&self, _lane: &Lane, _names: &[String; 3], _run: &Run, program: &mut Task) {
+        program.result().await.unwrap();
+    }
+
+    async fn check(&self, lane: &Lane, names: &[String; 3], ended: &RunEnd) {
+        let value = Some(ended.run.name.clone());
+        assert_eq!(held(&lane.client, names).await, [None, None, value]);
+    }
+}
+
+#[test]
+fn a_toy_machine_survives_a_crash_at_every_write() {
+    let report = Matrix::new(MovesThrough).run();
+    report.assert_all_ended_well();
+    assert_eq!(report.writes, ["PATCH configmaps"; 4], "two copies, two erasures");
+    assert_eq!(report.struck.len(), 4 * Crash::ALL.len());
 }

@@ -20,7 +20,7 @@ use super::{StorageController, lock};
 use crate::audience::Audience;
 use crate::engine::{Activity, Engine};
 use crate::protocol::{Hold, Pass};
-use crate::{Error, Options, builtin};
+use crate::{Error, Options, built_in_resource};
 
 /// API servers are looked at again at least this often while a migration waits for them.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -63,19 +63,19 @@ impl StorageController {
                 return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
             }
         };
-        let builtin = match self.builtin(seen, &mut migration).await? {
+        let built_in = match self.built_in(seen, &mut migration).await? {
             Found::Crd => None,
             Found::BuiltIn(resource) => Some(resource),
             // A CRD would be seen; an aggregated API comes unseen.
             Found::Nothing => return Ok(Next::Retry),
         };
-        if builtin.is_some()
+        if built_in.is_some()
             && let Some(why) = crate::unsheddable(&[], &migration.spec.shed)
         {
             let message = Redacted::ours(format!("spec.shed: {why}"));
             return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
         }
-        let mut work = self.take_up(&migration, options, builtin);
+        let mut work = self.take_up(&migration, options, built_in);
         let mut teller = StatusTeller::new(self, seen, migration, &work, signal);
         let ended = Box::pin(drive(&mut work.engine, &mut teller)).await?;
         let (mut migration, refused) = (teller.migration, teller.refused);
@@ -93,14 +93,14 @@ impl StorageController {
             Ended::Done => Next::Await,
             // The change that made it void has queued it again, or the operator is shutting down.
             Ended::Stopped => {
-                tracing::info!(resource = %seen.resource, "stopped: asked to, or things have changed");
+                tracing::info!(resource = %seen.resource, "migration stopped: it was cancelled, or its CRD or StorageMigration changed");
                 Next::Await
             }
         })
     }
 
     /// What the migration is about. One that names nothing says so.
-    async fn builtin(&self, seen: &SeenMigration, migration: &mut StorageMigration) -> Result<Found, Error> {
+    async fn built_in(&self, seen: &SeenMigration, migration: &mut StorageMigration) -> Result<Found, Error> {
         if self.is_crd(&seen.resource).await? {
             return Ok(Found::Crd);
         }
@@ -108,14 +108,14 @@ impl StorageController {
         let mut unseen: Vec<String> = Vec::new();
         loop {
             let is_crd = |group: &str, plural: &str| {
-                let name = format!("{plural}.{group}");
+                let name = exuvia_write::resource_name(plural, group);
                 unseen.contains(&name) || self.world().crd(&name).is_some()
             };
-            match builtin::find(&self.client, &seen.resource, is_crd).await {
+            match built_in_resource::find(&self.client, &seen.resource, is_crd).await {
                 Err(Error::NotFound { .. }) => break,
                 found => {
                     let resource = found?;
-                    let name = builtin::resource_name(&resource);
+                    let name = built_in_resource::resource_name(&resource);
                     if !self.is_crd(&name).await? {
                         return Ok(Found::BuiltIn(resource));
                     }
@@ -145,7 +145,7 @@ impl StorageController {
     }
 
     /// An engine that was waiting, or one that goes on from what the status remembers.
-    fn take_up(&self, migration: &StorageMigration, options: Options, builtin: Option<ApiResource>) -> Work {
+    fn take_up(&self, migration: &StorageMigration, options: Options, built_in: Option<ApiResource>) -> Work {
         let resource = &migration.spec.resource;
         if let Some(parked) = lock(&self.parked).remove(resource)
             && parked.resource_version == migration.resource_version()
@@ -164,9 +164,9 @@ impl StorageController {
         }
         let control = Control::new();
         let (send, activity) = watch::channel(None);
-        let (client, writer) = (self.client.clone(), self.writer_for(&control));
-        let engine = match builtin {
-            Some(resource) => Engine::for_builtin(&self.config, client, writer, resource, options),
+        let (client, writer) = (self.client.clone(), self.observed_writer());
+        let engine = match built_in {
+            Some(resource) => Engine::for_built_in(&self.config, client, writer, resource, options),
             None => Engine::new(&self.config, client, writer, resource, options),
         }
         .resume(pass)
@@ -185,13 +185,9 @@ impl StorageController {
         }
     }
 
-    /// The writer of one migration: a 429 that it waits out by itself slows this migration's sweeps down at once.
-    pub(super) fn writer_for(&self, control: &Control) -> Writer {
-        let (count, brake) = (self.metrics.observe_writes(), control.brake());
-        self.writer.clone().observe(move |report| {
-            count(report);
-            brake(report);
-        })
+    /// The writer of one migration: its requests are counted.
+    fn observed_writer(&self) -> Writer {
+        self.writer.clone().observe(self.metrics.observe_writes())
     }
 
     fn park(&self, migration: &StorageMigration, work: Work) {

@@ -69,7 +69,7 @@ impl StorageController {
             active.is_some_and(|active| active.uid == seen.uid && active.generation == seen.generation);
         let same_crd = match (pass, world.crd(&seen.resource)) {
             (Some(pass), Some(crd)) => pass.uid == crd.uid && pass.generation == crd.generation,
-            // A CRD that the watch has not shown yet is there all the same: the engine has read it.
+            // A CRD that the watch has not shown yet is there nevertheless: the engine has read it.
             (Some(pass), None) => pass.is_built_in() || !was_seen,
             (None, _) => true,
         };

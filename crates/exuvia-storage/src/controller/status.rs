@@ -312,7 +312,11 @@ pub(super) fn losses(losses: &Losses) -> Option<MigrationLosses> {
         changed: listed(&losses.changed),
         more_fields: int(unlisted(&losses.erased) + unlisted(&losses.changed))
             .saturating_add(i64::try_from(losses.more_paths).unwrap_or(i64::MAX)),
-        unseen: losses.unseen.iter().map(|unseen| unseen.why.clone()).collect(),
+        unseen: losses
+            .unseen
+            .iter()
+            .map(|unseen| unseen.why.to_string())
+            .collect(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use exuvia_api::{Phase, StorageMigration, reason};
-use exuvia_runtime::machine::{Machine, Teller, Verdict};
+use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::{Control, Tally};
 use tokio::sync::watch;
@@ -70,11 +70,11 @@ impl<'a> StatusTeller<'a> {
     }
 
     /// Whether the spec is still the one that is carried out. A change has queued the migration again.
-    fn go_on(&self, engine: &Engine) -> Verdict {
+    fn go_on(&self, engine: &Engine) -> Flow {
         if engine.is_cancelled() || self.migration.metadata.generation != self.generation {
-            Verdict::Stop
+            Flow::Stop
         } else {
-            Verdict::GoOn
+            Flow::GoOn
         }
     }
 }
@@ -85,13 +85,13 @@ impl Teller<Engine> for StatusTeller<'_> {
         engine: &Engine,
         next: &protocol::Next,
         retried: Option<&Hold>,
-    ) -> Result<Verdict, Error> {
+    ) -> Result<Flow, Error> {
         if !self.still_takes_part(engine) {
-            return Ok(Verdict::Stop);
+            return Ok(Flow::Stop);
         }
         self.refused = refused_shed(&self.migration, engine);
         if self.refused.is_some() {
-            return Ok(Verdict::Stop);
+            return Ok(Flow::Stop);
         }
         (self.step, self.pass) = (None, engine.pass().cloned());
         match next {
@@ -124,7 +124,7 @@ impl Teller<Engine> for StatusTeller<'_> {
                 verdict::so_far(engine, next)
             };
             if engine.is_cancelled() {
-                return Ok(Verdict::Stop);
+                return Ok(Flow::Stop);
             }
             let update = StatusUpdate {
                 outlook,
@@ -161,7 +161,7 @@ impl Teller<Engine> for StatusTeller<'_> {
         done
     }
 
-    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Verdict, Error> {
+    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Flow, Error> {
         if self.step == Some(StepKind::Patrol) && engine.pass().is_some_and(|pass| !pass.trimmed) {
             let note = "objects changed after the trim and nothing tells why, so an API server may have stored them at an old \
                         version: the version is back in storedVersions, and the migration starts over";

@@ -145,7 +145,7 @@ pub(super) fn update(
     let cause = match next {
         NextStep::Hold(hold) => hold.reason().map(|reason| StallCause {
             reason,
-            message: with_names(Redacted::ours(engine.sentence(hold)), report),
+            message: with_names(engine.sentence(hold), report),
         }),
         _ => None,
     };

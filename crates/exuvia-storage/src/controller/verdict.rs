@@ -1,7 +1,7 @@
 //! What becomes of old versions: what is seen of it during a pass, and the verdict at its end.
 
 use exuvia_api::StorageMigration;
-use exuvia_write::Redacted;
+use exuvia_write::redacted;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 
@@ -29,18 +29,21 @@ pub(super) fn so_far(engine: &Engine, next: &Next) -> Option<Outlook> {
         }
         NextStep::Hold(hold) => hold.reason().map(|reason| {
             let why = match hold {
-                Hold::Blocked(_) => "the condition Stalled says what to do".to_owned(),
+                Hold::Blocked(_) => "the condition Stalled says what to do".into(),
                 hold => engine.sentence(hold),
             };
-            Redacted::ours(format!("this migration is stalled ({reason}): {why}"))
+            redacted!("this migration is stalled ({}): {}", reason, why)
         }),
         _ => None,
     };
     let mut outlook = Outlook::of(definition, owners, Audience::StorageMigration, unproven.as_ref());
     if engine.pass().is_some_and(|pass| pass.trimmed && !pass.patrolled) {
-        let why = unproven.as_deref().unwrap_or("it follows by itself");
-        let message = format!("storedVersions is trimmed, but the patrol has not been: {why}");
-        let holder = Holder::new(Holds::Migration, Redacted::ours(message));
+        let why = unproven.clone().unwrap_or("it follows by itself".into());
+        let message = redacted!(
+            "storedVersions is trimmed, but the patrol was not done yet: {}",
+            why
+        );
+        let holder = Holder::new(Holds::Migration, message);
         let older = droppable::older(definition).map(str::to_owned);
         outlook
             .held

@@ -110,7 +110,7 @@ pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
             "storedVersions is trimmed; waiting one settle time before a last check of the objects".to_owned()
         }
         Phase::Migrated => format!("every object is stored at {storage_version}"),
-        Phase::Stalled => "something stands in the way".to_owned(),
+        Phase::Stalled => "stalled; the condition Stalled says why".to_owned(),
         Phase::Suspended => "suspended; set spec.suspend to false to resume".to_owned(),
     }
 }

@@ -124,7 +124,7 @@ pub async fn look(
             owners.insert(name, survey(client, definition, &asked).await);
         }
     }
-    let mut migrations = migrations(client).await;
+    let mut migrations = migrations::migrations(client).await;
     if let Ok(migrations) = &mut migrations {
         migrations.retain(|migration| Some(&migration.name) != look.asked_by.as_ref());
     }

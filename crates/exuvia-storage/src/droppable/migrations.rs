@@ -1,8 +1,8 @@
 //! What `StorageMigration`s say of a resource, where there are any and they may be read.
 
 use exuvia_api::{Phase, StorageMigration};
+use exuvia_sweep::Pages;
 use exuvia_write::{ErrorClass, Redacted, RetryPolicy, brief};
-use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
 /// A `StorageMigration`, as far as it matters for a version.
@@ -43,17 +43,24 @@ impl Migration {
     }
 }
 
-/// All of them; empty where the operator is not installed, or we may not list them. What is on record in the CRD counts in
-/// any case.
-pub async fn migrations(client: &Client) -> Result<Vec<Migration>, Redacted> {
+/// All `StorageMigration`s; empty where the operator is not installed.
+pub async fn storage_migrations(client: &Client) -> Result<Vec<StorageMigration>, kube::Error> {
     let api: Api<StorageMigration> = Api::all(client.clone());
-    let all = ListParams::default();
-    match RetryPolicy::default().read(|| api.list(&all)).await {
-        Ok(list) => Ok(list.items.iter().map(Migration::read).collect()),
-        Err(error) => match ErrorClass::of(&error) {
-            ErrorClass::Gone | ErrorClass::Missing | ErrorClass::Denied => Ok(Vec::new()),
-            _ => Err(Redacted::from_server(&brief(&error))),
-        },
+    match Pages::of(&api).retry(RetryPolicy::default()).collect().await {
+        Err(error) if matches!(ErrorClass::of(&error), ErrorClass::Gone | ErrorClass::Missing) => {
+            Ok(Vec::new())
+        }
+        all => all,
+    }
+}
+
+/// All of them, as far as they matter for a version; empty also where we may not list them. What is on record in the CRD
+/// counts in any case.
+pub(super) async fn migrations(client: &Client) -> Result<Vec<Migration>, Redacted> {
+    match storage_migrations(client).await {
+        Ok(all) => Ok(all.iter().map(Migration::read).collect()),
+        Err(error) if ErrorClass::of(&error) == ErrorClass::Denied => Ok(Vec::new()),
+        Err(error) => Err(Redacted::from_server(&brief(&error))),
     }
 }
 

@@ -9,7 +9,7 @@ mod outlook;
 mod verdict;
 
 pub use look::{Look, Looking, Question, look};
-pub use migrations::{Migration, migrations};
+pub use migrations::{Migration, storage_migrations};
 pub use outlook::{Outlook, blockers, droppable, left_behind, older};
 pub use verdict::{Looked, Seen};
 

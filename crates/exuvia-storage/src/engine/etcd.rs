@@ -1,6 +1,7 @@
 //! The last gate before the trim, for those who can read etcd: the only proof there is.
 
 use exuvia_audit::{AuditOptions, audit, count};
+use exuvia_write::{Name, Redacted, redacted};
 
 use super::Engine;
 use crate::Error;
@@ -63,7 +64,7 @@ impl Engine {
     }
 
     /// What etcd holds that the sweeps did not see, in one sentence; `None`: nothing, or nobody looked.
-    pub(super) fn seen_in_etcd_only(&self) -> Option<String> {
+    pub(super) fn seen_in_etcd_only(&self) -> Option<Redacted> {
         let audit = self.report.audit.as_ref().filter(|audit| !audit.is_current())?;
         let resource = audit.resources.first()?;
         let unreadable: u64 = resource
@@ -72,11 +73,12 @@ impl Engine {
             .map(|unreadable| unreadable.objects)
             .sum();
         let example = resource.offenders.first().map(|offender| offender.key.as_str());
-        Some(format!(
-            "not proven: etcd holds {} at another version than the sweeps saw, and {unreadable} that cannot be read{}; \
-             nothing was trimmed",
-            objects(resource.offending),
-            example.map(|key| format!(", such as {key}")).unwrap_or_default(),
+        Some(redacted!(
+            "not proven: etcd holds {} at another version than the sweeps saw, and {} that cannot be read{}; nothing was \
+             trimmed",
+            Name(&objects(resource.offending)),
+            unreadable,
+            Name(&example.map(|key| format!(", such as {key}")).unwrap_or_default()),
         ))
     }
 }

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::audience::Audience;
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::definition::Definition;
 use crate::options::Options;
 use crate::ownership::REWRITER;
@@ -61,7 +61,8 @@ enum Subject {
 /// Migrates one resource's objects. It can be dropped and made again at any time: all that matters is in the cluster.
 pub struct Engine {
     client: Client,
-    writer: Writer,
+    /// As it was given; [`Engine::writer`] puts the brake on it.
+    given_writer: Writer,
     subject: Subject,
     name: String,
     options: Options,
@@ -115,8 +116,8 @@ impl Engine {
         Self::about(Subject::Crd(crd.into()), config, client, writer, options)
     }
 
-    /// An engine for one built-in resource: see [`builtin::find`](crate::builtin::find).
-    pub fn for_builtin(
+    /// An engine for one built-in resource: see [`built_in_resource::find`](crate::built_in_resource::find).
+    pub fn for_built_in(
         config: &Config,
         client: Client,
         writer: Writer,
@@ -138,7 +139,7 @@ impl Engine {
         };
         Self {
             client,
-            writer,
+            given_writer: writer,
             subject,
             name,
             settling: Settling::new(servers),
@@ -260,11 +261,16 @@ impl Engine {
         });
     }
 
+    /// Writes. A 429 that the writer waits out by itself slows the sweeps down at once.
+    fn writer(&self) -> Writer {
+        self.given_writer.clone().also_observe(self.control.brake())
+    }
+
     /// Writes objects, with more patience for other writers than usual: a heartbeat that writes fifty times a second is faster
     /// five times in a row on a busy machine.
     fn rewriter(&self) -> Writer {
-        let usual = self.writer.retry_policy().clone();
-        self.writer.acting_as(REWRITER).retry(RetryPolicy {
+        let usual = self.given_writer.retry_policy().clone();
+        self.writer().acting_as(REWRITER).retry(RetryPolicy {
             conflicts: usual.conflicts.saturating_mul(2),
             ..usual
         })
@@ -316,7 +322,7 @@ impl Engine {
 
     async fn find_crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, kube::Error> {
         let crds = self.crds();
-        self.writer.retry_policy().read(|| crds.get_opt(name)).await
+        self.given_writer.retry_policy().read(|| crds.get_opt(name)).await
     }
 
     fn remember(&mut self, change: impl FnOnce(&mut Pass)) {

@@ -1,5 +1,7 @@
 //! Why a migration does not go on, in a sentence for people.
 
+use exuvia_write::{Name, Redacted, redacted};
+
 use super::Engine;
 use crate::preflight::Obstacle;
 use crate::protocol::Hold;
@@ -7,53 +9,58 @@ use crate::report::objects;
 
 impl Engine {
     /// Why it does not go on, for people.
-    pub fn sentence(&self, hold: &Hold) -> String {
+    pub fn sentence(&self, hold: &Hold) -> Redacted {
         let trimmed = self.pass.as_ref().is_some_and(|pass| pass.trimmed);
         match hold {
-            Hold::Gone => "the CRD is gone".to_owned(),
-            Hold::Suspended => "it is suspended".to_owned(),
+            Hold::Gone => "the CRD is gone".into(),
+            Hold::Suspended => "it is suspended".into(),
             Hold::Blocked(_) => match &self.report.obstacle {
                 Some(Obstacle::Pruning(losses)) => losses.sentence(self.audience),
-                obstacle => obstacle.as_ref().map(ToString::to_string).unwrap_or_default(),
+                // Whatever a server said is redacted in it.
+                obstacle => Redacted::ours(obstacle.as_ref().map(ToString::to_string).unwrap_or_default()),
             },
-            Hold::ServerBehind(names) if names.is_empty() => format!(
+            Hold::ServerBehind(servers) if servers.is_empty() => redacted!(
                 "{} came back at an old version right after being rewritten: an API server is behind; nothing was trimmed; \
                  name the servers with {} to find it",
-                objects(self.report.came_back),
+                Name(&objects(self.report.came_back)),
                 self.audience.setting("--apiserver", "spec.apiServers")
             ),
-            Hold::ServerBehind(names) if trimmed => format!(
+            Hold::ServerBehind(servers) if trimmed => redacted!(
                 "{}; storedVersions is trimmed, but the patrol waits for that",
-                names.join(", ")
+                named(servers)
             ),
-            Hold::ServerBehind(names) => format!(
+            Hold::ServerBehind(servers) => redacted!(
                 "{}; nothing was trimmed; bring it up to date, or if it is gone for good go on without it: {}, which \
                  verifies in full",
-                names.join(", "),
+                named(servers),
                 self.audience
                     .setting("--ignore-apiserver", "spec.ignoreApiServers")
             ),
             Hold::NotProven => self.doubt(),
-            Hold::Failures(count) if trimmed => {
-                format!(
-                    "{} could not be looked at once more after the trim",
-                    objects(*count)
-                )
-            }
-            Hold::Failures(count) => {
-                format!("{} could not be migrated; nothing was trimmed", objects(*count))
-            }
+            Hold::Failures(count) if trimmed => redacted!(
+                "{} could not be looked at once more after the trim",
+                Name(&objects(*count))
+            ),
+            Hold::Failures(count) => redacted!(
+                "{} could not be migrated; nothing was trimmed",
+                Name(&objects(*count))
+            ),
         }
     }
 
-    fn doubt(&self) -> String {
+    fn doubt(&self) -> Redacted {
         if let Some(in_etcd) = self.seen_in_etcd_only() {
             return in_etcd;
         }
-        format!(
+        redacted!(
             "not proven: {} changed again when verified, sweep after sweep, and nothing tells why (a webhook that changes \
              objects now and then, or an API server that nobody asked); nothing was trimmed; `exuvia storage audit` reads etcd",
-            objects(self.report.unexplained)
+            Name(&objects(self.report.unexplained))
         )
     }
+}
+
+/// Servers, each in a sentence of ours, in which everything that a server said is redacted.
+fn named(servers: &[String]) -> Redacted {
+    Redacted::ours(servers.join(", "))
 }

@@ -76,7 +76,7 @@ impl Engine {
     pub(super) async fn preflight(&mut self) -> Result<(), Error> {
         self.busy(StepKind::Preflight, None);
         let obstacle = match self.definition.clone() {
-            None => self.forbidden_builtin().await?,
+            None => self.forbidden_built_in().await?,
             Some(definition) if definition.endpoint().is_none() => Some(Obstacle::NothingServed),
             Some(definition) => match self.look_at_objects(&definition).await {
                 Err(Unlisted::Cancelled) => return Ok(()),
@@ -138,7 +138,7 @@ impl Engine {
     ) -> Result<Option<Obstacle>, Error> {
         self.report.losses = None;
         self.try_etcd(survey.objects).await?;
-        if let Some(silent) = preflight::answers(&self.client, &self.writer, definition, survey).await {
+        if let Some(silent) = preflight::answers(&self.client, &self.writer(), definition, survey).await {
             return Ok(Some(silent));
         }
         match self.try_trim().await {
@@ -191,13 +191,13 @@ impl Engine {
     }
 
     /// Whether we may write to a built-in resource at all, tried on one object: better to know before 10,000 are refused.
-    async fn forbidden_builtin(&self) -> Result<Option<Obstacle>, Error> {
+    async fn forbidden_built_in(&self) -> Result<Option<Obstacle>, Error> {
         let api = self.api();
         let first = Survey::of_first_page(&api, &RetryPolicy::default()).await?;
         let Some(sample) = first.samples.values().next() else {
             return Ok(None);
         };
-        Ok(match self.writer.dry_run().rewrite(&api, sample).await {
+        Ok(match self.writer().dry_run().rewrite(&api, sample).await {
             Err(error) if MissingRule::named_in(&error.to_string()).is_some() => {
                 Some(Obstacle::forbidden(&error.to_string()))
             }

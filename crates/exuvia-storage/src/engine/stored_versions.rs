@@ -28,7 +28,7 @@ impl Engine {
             trim(crd, old, &storage);
             record.write(crd);
         };
-        if self.write_status(&self.writer, trimmed).await? {
+        if self.write_status(&self.writer(), trimmed).await? {
             self.trimmed_at = Some(Instant::now());
             trim_list(&mut self.report.stored_after, old, &storage);
             self.remember(|pass| (pass.trimmed, pass.trimmed_at) = (true, Some(at)));
@@ -48,7 +48,9 @@ impl Engine {
             trim(crd, &old, &definition.crd.storage);
             record.write(crd);
         };
-        self.write_status(&self.writer.dry_run(), trimmed).await.map(drop)
+        self.write_status(&self.writer().dry_run(), trimmed)
+            .await
+            .map(drop)
     }
 
     fn record_of(&self, pass: Option<&Pass>) -> Record {
@@ -116,7 +118,7 @@ impl Engine {
             }
             Record::erase(crd);
         };
-        let written = self.writer.patch_status(&crds, &crd, put_back).await?;
+        let written = self.writer().patch_status(&crds, &crd, put_back).await?;
         let listed = Definition::read(&written.object).crd.old_versions();
         if !listed.is_empty() {
             tracing::warn!(resource = %self.name, versions = listed.join(","), "listed in storedVersions until it is proven");
@@ -124,7 +126,7 @@ impl Engine {
         Ok(!listed.is_empty())
     }
 
-    /// Puts on record that the patrol has been; `false`: the CRD is another by now, or lists an old version again.
+    /// Puts on record that the patrol was done; `false`: the CRD is another by now, or lists an old version again.
     pub(super) async fn note_patrol(&mut self, r1: Option<ResourceVersion>) -> Result<bool, Error> {
         let crds = self.crds();
         let Some(crd) = self.find_crd(&self.name).await? else {
@@ -145,7 +147,7 @@ impl Engine {
                 record.write(crd);
             }
         };
-        let written = self.writer.patch_status(&crds, &crd, noted).await?;
+        let written = self.writer().patch_status(&crds, &crd, noted).await?;
         let is_noted = holds(&written.object);
         self.record = Some(record.clone()).filter(|_| is_noted);
         Ok(is_noted)

@@ -139,7 +139,7 @@ impl Engine {
         self.count(found);
         let done = match unless_cancelled(&self.name, done) {
             Ok(Some(done)) => done,
-            // What moved is rewritten by now, and the next sweep would take it for proven: it is remembered all the same.
+            // What moved is rewritten by now, and the next sweep would take it for proven: it is remembered anyway.
             cut_off => {
                 self.take_note(&verification).await?;
                 return cut_off.map(drop);

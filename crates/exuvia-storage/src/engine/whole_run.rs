@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exuvia_runtime::machine::{Ended, Machine, Teller, Verdict, drive};
+use exuvia_runtime::machine::{Ended, Flow, Machine, Teller, drive};
 use tokio::sync::Semaphore;
 
 use super::{Activity, Engine};
 use crate::Error;
-use crate::protocol::{Hold, NextStep, Pass, Step, StepKind};
+use crate::protocol::{Hold, Next, NextStep, Pass, Step, StepKind};
 use crate::report::{End, MigrationReport};
 
 /// API servers are looked at again at least this often while a run waits: one that falls behind is named early.
@@ -18,11 +18,24 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 struct UntilTrimmed;
 
 impl Teller<Engine> for UntilTrimmed {
-    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Verdict, Error> {
+    async fn stepped(&mut self, engine: &Engine, _: Option<&Hold>) -> Result<Flow, Error> {
         Ok(if engine.is_trimmed_and_no_patrol_asked() {
-            Verdict::Stop
+            Flow::Stop
         } else {
-            Verdict::GoOn
+            Flow::GoOn
+        })
+    }
+}
+
+/// Tells nobody but the engine's own watcher, and stops before the first step that needs a settled server or writes.
+struct BeforeFirstWrite;
+
+impl Teller<Engine> for BeforeFirstWrite {
+    async fn tell(&mut self, _: &Engine, next: &Next, _: Option<&Hold>) -> Result<Flow, Error> {
+        Ok(match next {
+            NextStep::Do(Step::Begin | Step::Preflight) => Flow::GoOn,
+            NextStep::Do(_) => Flow::Stop,
+            NextStep::Wait(_) | NextStep::Hold(_) | NextStep::Done => Flow::GoOn, // it ends by itself
         })
     }
 }
@@ -84,17 +97,14 @@ impl Engine {
     /// [`End::WouldMigrate`] means that [`run`](Self::run) would go on from here.
     pub async fn rehearse(&mut self) -> Result<MigrationReport, Error> {
         self.rehearsing = true;
-        self.report.end = loop {
-            match self.next().await? {
-                NextStep::Do(Step::Begin) => self.begin(),
-                NextStep::Do(Step::Preflight) => self.preflight().await?,
-                NextStep::Hold(Hold::ServerBehind(_)) => break End::WouldMigrate,
-                NextStep::Hold(hold) => break self.ended(&hold),
-                NextStep::Done => break End::Clean,
-                _ => break End::WouldMigrate,
-            }
-        };
+        let ended = drive(self, &mut BeforeFirstWrite).await;
         self.rehearsing = false;
+        self.report.end = match ended? {
+            Ended::Stopped if self.is_cancelled() => End::Cancelled,
+            Ended::Stopped | Ended::Waits(_) | Ended::Held(Hold::ServerBehind(_)) => End::WouldMigrate,
+            Ended::Held(hold) => self.ended(&hold),
+            Ended::Done => End::Clean,
+        };
         Ok(self.report.clone())
     }
 

@@ -6,6 +6,8 @@
     reason = "the same signatures as with the feature, so that callers need not know"
 )]
 
+use exuvia_write::Redacted;
+
 use super::Engine;
 use crate::Error;
 use crate::protocol::Hold;
@@ -21,7 +23,7 @@ impl Engine {
 
     pub(super) fn forget_audit(&mut self) {}
 
-    pub(super) fn seen_in_etcd_only(&self) -> Option<String> {
+    pub(super) fn seen_in_etcd_only(&self) -> Option<Redacted> {
         None
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use exuvia_sweep::{Control, Page, Pages};
-use exuvia_write::{ErrorClass, RetryPolicy};
+use exuvia_write::{ErrorClass, Name, RetryPolicy, redacted};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -143,11 +143,11 @@ impl Looker<'_> {
         if self.losses.unseen.len() < MAX_UNSEEN {
             self.losses.unseen.push(Unseen {
                 version: old.name.clone(),
-                why: format!(
+                why: redacted!(
                     "{} changed between any two reads, so that its content at {} and {} cannot be compared: try again",
-                    name(object),
-                    old.name,
-                    self.storage.name
+                    Name(&name(object)),
+                    Name(&old.name),
+                    Name(&self.storage.name)
                 ),
             });
         }

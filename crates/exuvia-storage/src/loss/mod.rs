@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use exuvia_write::{Redacted, redacted};
 use serde::Serialize;
 
 pub use certain::certainly_keeps;
@@ -29,10 +30,10 @@ use difference::Difference;
 const FIRST_OBJECTS: usize = 3;
 
 /// How many more paths are told apart, to count them: 8 bytes each.
-const MOST_COUNTED: usize = 100_000;
+const MAX_COUNTED: usize = 100_000;
 
 /// How many of them are in the sentence, which ends up in conditions and events.
-const MOST_IN_A_SENTENCE: usize = 10;
+const MAX_IN_A_SENTENCE: usize = 10;
 
 /// How many are easy to read in a sentence; more of them need a list.
 const WITH_EASE: usize = 3;
@@ -117,19 +118,19 @@ pub struct Unseen {
     /// Objects stored at this version.
     pub version: String,
     /// Why they cannot be looked at, and what would help.
-    pub why: String,
+    pub why: Redacted,
 }
 
 impl Losses {
     /// How many paths of each class are kept by name. A map whose keys are user data may have any number.
-    pub const MOST_PATHS: usize = 200;
+    pub const MAX_PATHS: usize = 200;
 
     /// Nothing could be compared.
-    pub(crate) fn unknown(storage: &str, message: &str) -> Self {
+    pub(crate) fn unknown(storage: &str, message: &Redacted) -> Self {
         Self {
             unseen: vec![Unseen {
                 version: storage.to_owned(),
-                why: format!("objects could not be compared: {message}"),
+                why: redacted!("objects could not be compared: {}", message),
             }],
             ..Self::default()
         }
@@ -200,7 +201,7 @@ impl Losses {
             }
         }
         if self.more_paths > 0 {
-            let at_least = if self.beyond.len() < MOST_COUNTED {
+            let at_least = if self.beyond.len() < MAX_COUNTED {
                 ""
             } else {
                 "at least "
@@ -208,7 +209,7 @@ impl Losses {
             lines.push(format!(
                 "and {at_least}{} more fields without their names: only the first {} of each kind are named",
                 self.more_paths,
-                Self::MOST_PATHS
+                Self::MAX_PATHS
             ));
         }
         lines.extend(
@@ -231,7 +232,7 @@ impl Losses {
         ];
         for (class, (counts, paths)) in classes.into_iter().enumerate() {
             for path in paths {
-                let is_full = counts.len() >= Self::MOST_PATHS;
+                let is_full = counts.len() >= Self::MAX_PATHS;
                 if is_full && !counts.contains_key(path) {
                     count_beyond(&mut self.beyond, class, path);
                     continue;
@@ -246,8 +247,8 @@ impl Losses {
         self.more_paths = self.beyond.len() as u64;
     }
 
-    /// What stops the migration, in a sentence with the ways out.
-    pub fn sentence(&self, audience: Audience) -> String {
+    /// What stops the migration, in a sentence with the ways out: paths and names, never values.
+    pub fn sentence(&self, audience: Audience) -> Redacted {
         let mut said = Vec::new();
         let [erase, change] = Tense::Would.verbs().map(|verb| format!("the rewrite {verb}"));
         let no_apply = "applies would answer 500 because of".to_owned();
@@ -259,7 +260,7 @@ impl Losses {
             if paths.is_empty() {
                 continue;
             }
-            let mut list: Vec<String> = named(paths, 1).take(MOST_IN_A_SENTENCE).collect();
+            let mut list: Vec<String> = named(paths, 1).take(MAX_IN_A_SENTENCE).collect();
             if paths.len() > list.len() {
                 list.push(format!("{} more", paths.len() - list.len()));
             }
@@ -268,11 +269,11 @@ impl Losses {
         said.extend(
             self.unseen
                 .iter()
-                .take(MOST_IN_A_SENTENCE)
-                .map(|unseen| unseen.why.clone()),
+                .take(MAX_IN_A_SENTENCE)
+                .map(|unseen| unseen.why.to_string()),
         );
         said.push(self.ways_out(audience));
-        said.join("; ")
+        Redacted::ours(said.join("; "))
     }
 
     /// As [`sentence`](Self::sentence), above the list of what it is about.
@@ -324,7 +325,7 @@ impl Losses {
 }
 
 fn count_beyond(beyond: &mut HashSet<u64>, class: usize, path: &str) {
-    if beyond.len() < MOST_COUNTED {
+    if beyond.len() < MAX_COUNTED {
         let mut hasher = DefaultHasher::new();
         (class, path).hash(&mut hasher);
         beyond.insert(hasher.finish());
@@ -423,7 +424,7 @@ mod tests {
         );
         assert!(losses.to_string().contains("190 more"), "{losses}");
         assert_eq!(losses.lines(Tense::Would, 10).len(), 12);
-        let all = losses.lines(Tense::Would, Losses::MOST_PATHS);
+        let all = losses.lines(Tense::Would, Losses::MAX_PATHS);
         assert_eq!(all.len(), 201, "each that is kept has a line");
         assert_eq!(
             all[200],

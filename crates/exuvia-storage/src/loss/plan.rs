@@ -1,5 +1,7 @@
 //! Which versions must be looked at, and which cannot be. Pure.
 
+use exuvia_write::{Name, redacted};
+
 use super::{Unseen, certainly_keeps};
 use crate::definition::{Definition, Version};
 
@@ -47,10 +49,11 @@ fn unseen(old: &Version, unserved: &[&Version]) -> Unseen {
     let (names, are) = (names.join(" and "), if names.len() > 1 { "are" } else { "is" });
     Unseen {
         version: old.name.clone(),
-        why: format!(
-            "what objects stored at {} would lose cannot be seen, because {names} {are} not served: serve {} while \
-             migrating",
-            old.name,
+        why: redacted!(
+            "what objects stored at {} would lose cannot be seen, because {} {} not served: serve {} while migrating",
+            Name(&old.name),
+            Name(&names),
+            are,
             if unserved.len() > 1 { "both" } else { "it" },
         ),
     }

@@ -22,7 +22,7 @@ use crate::forbidden::MissingRule;
 const ASKER: &str = "exuvia-asks";
 
 /// An object with more fields than this is not asked about: a map of user data may have any number.
-const MOST_FIELDS: usize = 2_000;
+const MAX_FIELDS: usize = 2_000;
 
 /// An object at the version to which entries are to be moved.
 pub(super) struct Shown<'a> {
@@ -65,10 +65,10 @@ async fn ask(
 ) -> Result<Vec<Result<FieldsV1, String>>, String> {
     let writer = writer.acting_as(ASKER).dry_run();
     let leaves = leaves_of(&shown.object.data, shown.schema);
-    if leaves.len() > MOST_FIELDS {
+    if leaves.len() > MAX_FIELDS {
         let number = leaves.len();
         return Err(format!(
-            "it has {number} fields, and the server is asked for {MOST_FIELDS} at most"
+            "it has {number} fields, and the server is asked for {MAX_FIELDS} at most"
         ));
     }
     let mut owned: Vec<FieldsV1> = asked.iter().map(|asked| metadata_of(asked.entry)).collect();

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::shape::{Shape, field, item_key};
 
 /// So many other values of a scalar are tried.
-const MOST_VALUES: usize = 3;
+const MAX_VALUES: usize = 3;
 
 /// So many changes of an atomic value are tried.
-const MOST_CHANGES: usize = 60;
+const MAX_CHANGES: usize = 60;
 
 /// Where a field stands, and how to ask for its owner.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -124,7 +124,7 @@ fn others(value: &Value, schema: &Value) -> Vec<Value> {
         return choices
             .iter()
             .filter(|choice| *choice != value)
-            .take(MOST_VALUES)
+            .take(MAX_VALUES)
             .cloned()
             .collect();
     }
@@ -179,10 +179,10 @@ fn changed_inside<'a, K: Copy>(
     schema: impl Fn(K) -> &'a Value,
 ) -> Vec<Value> {
     let changed = parts.flat_map(|(at, part)| {
-        let others = others(part, schema(at)).into_iter().take(MOST_VALUES);
+        let others = others(part, schema(at)).into_iter().take(MAX_VALUES);
         others.map(|other| put(at, other)).collect::<Vec<_>>()
     });
-    changed.take(MOST_CHANGES).collect()
+    changed.take(MAX_CHANGES).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who owns fields at which version: what shall become of old entries, and what is left of them.
+//! Who owns fields at which version: what becomes of old entries, and what is left of them.
 
 mod asked;
 mod leaves;
@@ -25,7 +25,7 @@ use crate::definition::Definition;
 use crate::options::ManagedFields;
 use asked::{Asked, Shown};
 
-/// The field manager of every write that shall change nothing. What an entry of this name owns was set by the server or by a
+/// The field manager of every write that is to change nothing. What an entry of this name owns was set by the server or by a
 /// webhook in such a write (PITFALLS A35), and we must not own it: its owner's next apply would be a conflict with us.
 pub(crate) const REWRITER: &str = "exuvia-rewrites";
 

@@ -19,7 +19,7 @@ use kube::api::{ApiResource, ObjectMeta};
 use kube::core::PartialObjectMeta;
 use serde::Serialize;
 
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::ownership::object_name;
 
 /// How many dependents are remembered by name, for each resource.
@@ -51,7 +51,7 @@ pub struct References {
 impl References {
     /// Looks at the metadata of everything that can be listed, once for all kinds.
     ///
-    /// `avoid` names versions that shall not be asked for if there is another, since a client that asks for a version seems to
+    /// `avoid` names versions that are not to be asked for if there is another, since a client that asks for a version seems to
     /// use it.
     pub async fn look(
         client: &Client,

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use super::{Extent, OwnerKind, Unseen};
-use crate::builtin::resource_name;
+use crate::built_in_resource::resource_name;
 use crate::definition::Definition;
 use crate::failures::without_values;
 use crate::ownership::object_name;

@@ -6,7 +6,7 @@ mod users;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use exuvia_runtime::servers::{ApiServers, NoAnswer};
+use exuvia_runtime::servers::{ApiServers, NoAnswer, metrics, process_start};
 use exuvia_write::{ErrorClass, Name, Redacted, brief, redacted};
 use kube::Client;
 use serde::Serialize;
@@ -18,8 +18,6 @@ pub use self::users::{Manager, ServerCounts, Users, still_writes};
 const REQUESTS: &str = "apiserver_request_total";
 /// Counts what has not ended yet, watches above all.
 const OPEN: &str = "apiserver_longrunning_requests";
-/// Tells one process from another: several may share one address.
-const STARTED: &str = "process_start_time_seconds";
 
 /// What one API server counts for one version of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -91,8 +89,7 @@ impl Unasked {
     /// could not be read counts, too: that it was not read is said of it by name.
     fn of(leases: Option<usize>, readings: &Readings) -> Option<Self> {
         let read = readings.iter().filter_map(|(_, reading)| reading.as_ref().ok());
-        let processes: BTreeSet<Option<u64>> =
-            read.map(|reading| reading.started.map(f64::to_bits)).collect();
+        let processes: BTreeSet<Option<&String>> = read.map(|reading| reading.started.as_ref()).collect();
         let unread = readings.iter().filter(|(_, reading)| reading.is_err()).count();
         let asked = processes.len() + unread;
         match leases {
@@ -108,7 +105,8 @@ type Readings = Vec<(String, Result<Reading, Unread>)>;
 
 /// One reading of one server.
 struct Reading {
-    started: Option<f64>,
+    /// Tells one process from another: several may share one address.
+    started: Option<String>,
     counts: BTreeMap<Key, Counts>,
 }
 
@@ -269,16 +267,9 @@ fn said(said: Result<Result<Reading, Unread>, NoAnswer>) -> Result<Reading, Unre
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "it only reads: GET /metrics")]
-async fn metrics(server: &Client) -> Result<String, kube::Error> {
-    let request = http::Request::get("/metrics").body(Vec::new());
-    let request = request.map_err(kube::Error::HttpError)?;
-    server.request_text(request).await
-}
-
 fn read(text: &str, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
     Ok(Reading {
-        started: samples(text, STARTED).next().map(|sample| sample.value),
+        started: process_start(text).map(str::to_owned),
         counts: counts(text, resources)?,
     })
 }
@@ -359,21 +350,21 @@ apiserver_longrunning_requests{component="apiserver",group="example.com",resourc
 
     #[test]
     fn counters_of_two_processes_are_not_compared() {
-        let reading = |started| Reading {
-            started,
+        let reading = |started: &str| Reading {
+            started: Some(started.to_owned()),
             counts: counts(TEXT, &[("example.com", "widgets")]).unwrap(),
         };
         let key = ("example.com".into(), "widgets".into(), "v1alpha1".into());
-        let same = since(&reading(Some(1.5)), &reading(Some(1.5))).unwrap();
+        let same = since(&reading("1.5"), &reading("1.5")).unwrap();
         assert_eq!(same[&key].total(), 0);
-        assert!(since(&reading(Some(1.5)), &reading(Some(2.5))).is_err());
+        assert!(since(&reading("1.5"), &reading("2.5")).is_err());
     }
 
     #[test]
     fn each_process_is_counted_once_and_compared_with_the_leases() {
-        let reading = |started: Option<f64>| {
+        let reading = |started: Option<&str>| {
             Ok(Reading {
-                started,
+                started: started.map(str::to_owned),
                 counts: BTreeMap::new(),
             })
         };
@@ -388,27 +379,30 @@ apiserver_longrunning_requests{component="apiserver",group="example.com",resourc
             "a server that does not tell"
         );
         assert_eq!(
-            unasked(Some(2), vec![reading(Some(1.5)), reading(Some(2.5))]),
+            unasked(Some(2), vec![reading(Some("1.5")), reading(Some("2.5"))]),
             None
         );
         assert_eq!(
-            unasked(Some(1), vec![reading(Some(1.5)), reading(Some(1.5))]),
+            unasked(Some(1), vec![reading(Some("1.5")), reading(Some("1.5"))]),
             None,
             "one process, two addresses"
         );
-        assert_eq!(unasked(Some(2), vec![reading(Some(1.5))]), missing(1, 2));
+        assert_eq!(unasked(Some(2), vec![reading(Some("1.5"))]), missing(1, 2));
         assert_eq!(
-            unasked(Some(2), vec![reading(Some(1.5)), reading(Some(1.5))]),
+            unasked(Some(2), vec![reading(Some("1.5")), reading(Some("1.5"))]),
             missing(1, 2),
             "a load balancer in front of one that was asked"
         );
         assert_eq!(
-            unasked(Some(2), vec![reading(Some(1.5)), Err(Unread::new("503"))]),
+            unasked(Some(2), vec![reading(Some("1.5")), Err(Unread::new("503"))]),
             None,
             "it is named"
         );
-        assert_eq!(unasked(Some(0), vec![reading(Some(1.5))]), missing(1, 0));
-        assert_eq!(unasked(None, vec![reading(Some(1.5))]), Some(Unasked::NotCounted));
+        assert_eq!(unasked(Some(0), vec![reading(Some("1.5"))]), missing(1, 0));
+        assert_eq!(
+            unasked(None, vec![reading(Some("1.5"))]),
+            Some(Unasked::NotCounted)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use exuvia_runtime::servers::ApiServers;
 use exuvia_sweep::Sweep;
+use exuvia_write::{Name, Redacted, redacted};
 use kube::Client;
 use serde::Serialize;
 
@@ -35,7 +36,7 @@ pub struct ServerCounts {
     pub server: String,
     /// Why its counters cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<String>,
+    pub unreadable: Option<Redacted>,
     /// The counters.
     #[serde(flatten)]
     pub counts: Option<Counts>,
@@ -51,17 +52,24 @@ pub struct Users {
 }
 
 impl Users {
+    /// Whether no field is owned at the version, and every API server says that nobody asked for it.
+    pub fn is_unused(&self) -> bool {
+        let is_zero = |counts: &Counts| counts.watches == 0 && counts.total() == 0;
+        let mut servers = self.servers.iter();
+        self.writers.is_empty() && servers.all(|server| server.counts.as_ref().is_some_and(is_zero))
+    }
+
     /// Looks at the metadata of all objects, and asks each of the API servers. An error if the objects cannot be listed.
     pub async fn look(
         client: &Client,
         definition: &Definition,
         version: &str,
         servers: &ApiServers,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Redacted> {
         let Some(endpoint) = definition.endpoint() else {
-            return Err(format!(
+            return Err(redacted!(
                 "the objects of {} cannot be listed, because no version of it is served: serve one",
-                definition.name
+                Name(&definition.name)
             ));
         };
         let (group, plural) = (definition.group.as_str(), definition.plural.as_str());
@@ -69,7 +77,7 @@ impl Users {
         let usage = Usage::observe(servers, client, &[(group, plural)], None).await;
         let survey = Survey::of(Sweep::of(client.clone(), &definition.resource(endpoint)))
             .await
-            .map_err(|error| crate::redact(&error.to_string()))?;
+            .map_err(|error| Redacted::from_error(&error))?;
         let manager = |(manager, owner): (&str, &Owner)| Manager {
             manager: manager.to_owned(),
             owner: owner.clone(),
@@ -78,7 +86,7 @@ impl Users {
             .at(group, plural, version)
             .map(|(server, counts)| ServerCounts {
                 server: server.to_owned(),
-                unreadable: counts.as_ref().err().map(|unread| unread.why.to_string()),
+                unreadable: counts.as_ref().err().map(|unread| unread.why.clone()),
                 counts: counts.ok(),
             });
         Ok(Self {

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use exuvia_storage::protocol::{Hold, MAX_UNEXPLAINED, Next, NextStep, RULES, Step, next_without};
 
-use crate::steps::{State, carry_out, environment, sweep_on};
+use crate::steps::{ModelState, carry_out, environment, sweep_on};
 use crate::world::{Second, Setting, World};
 
 /// More than the protocol tries, so that what comes after it gave up is reached as well.
@@ -31,7 +31,7 @@ pub(crate) enum Mistake {
     TakeAnyNotFoundForGone,
 }
 
-fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+fn protocol(state: &ModelState, mistake: Option<Mistake>) -> Result<Vec<ModelState>, String> {
     if state.sweep.is_some() {
         return sweep_on(state, mistake);
     }
@@ -39,7 +39,7 @@ fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, Strin
     carry_out(state, &step)
 }
 
-fn next(state: &State, mistake: Option<Mistake>) -> Next {
+fn next(state: &ModelState, mistake: Option<Mistake>) -> Next {
     let left_out = match mistake {
         Some(Mistake::LeaveOut(index)) => Some(index),
         _ => None,
@@ -48,7 +48,7 @@ fn next(state: &State, mistake: Option<Mistake>) -> Next {
 }
 
 /// Without further faults it ends, done, within a bounded number of steps.
-fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
+fn ends(state: &ModelState, mistake: Option<Mistake>) -> Result<(), String> {
     let mut state = state.clone();
     state.world.faults_left = 0;
     if let Second::Paused(version) = state.world.second {
@@ -71,7 +71,7 @@ fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
 
 /// With somebody who writes at an old version all the time, on healthy servers: done, trimmed once, and nothing put back.
 fn ends_under_a_writer(world: &World) {
-    let mut state = State {
+    let mut state = ModelState {
         world: world.clone(),
         pass: None,
         sweep: None,
@@ -166,8 +166,8 @@ fn consequence(mistake: Mistake) -> Option<String> {
 fn explore(world: World, mistake: Option<Mistake>) -> Result<usize, String> {
     let mut seen = HashSet::new();
     let mut queue = VecDeque::new();
-    let mut meet = |queue: &mut VecDeque<State>, states: Vec<State>| {
-        for state in states.into_iter().map(State::in_short) {
+    let mut meet = |queue: &mut VecDeque<ModelState>, states: Vec<ModelState>| {
+        for state in states.into_iter().map(ModelState::in_short) {
             let mut hasher = DefaultHasher::new();
             state.hash(&mut hasher);
             if seen.insert(hasher.finish()) {
@@ -176,7 +176,7 @@ fn explore(world: World, mistake: Option<Mistake>) -> Result<usize, String> {
         }
         seen.len()
     };
-    let begun = State {
+    let begun = ModelState {
         world,
         pass: None,
         sweep: None,

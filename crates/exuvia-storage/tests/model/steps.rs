@@ -30,13 +30,13 @@ pub(crate) struct Sweep {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct State {
+pub(crate) struct ModelState {
     pub(crate) world: World,
     pub(crate) pass: Option<Pass>,
     pub(crate) sweep: Option<Sweep>,
 }
 
-impl State {
+impl ModelState {
     /// The same state with everything forgotten that makes no difference any more, so that it is gone through once.
     pub(crate) fn in_short(mut self) -> Self {
         let Self { world, pass, sweep } = &mut self;
@@ -86,10 +86,10 @@ impl State {
 }
 
 /// What the environment may do at any time.
-pub(crate) fn environment(state: &State) -> Vec<State> {
+pub(crate) fn environment(state: &ModelState) -> Vec<ModelState> {
     let mut after = Vec::new();
     let mut push = |world: World| {
-        after.push(State {
+        after.push(ModelState {
             world,
             ..state.clone()
         });
@@ -153,7 +153,7 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
         written.objects[index].explained = true;
         push(written);
     }
-    let crashed = State {
+    let crashed = ModelState {
         world,
         ..state.clone()
     };
@@ -162,19 +162,19 @@ pub(crate) fn environment(state: &State) -> Vec<State> {
 }
 
 /// Carries one step out; the second state, if there is one, is the same world after a crash before the pass was kept.
-pub(crate) fn carry_out(state: &State, next: &Next) -> Result<Vec<State>, String> {
-    let State { world, pass, .. } = state;
+pub(crate) fn carry_out(state: &ModelState, next: &Next) -> Result<Vec<ModelState>, String> {
+    let ModelState { world, pass, .. } = state;
     let remember = |change: &dyn Fn(&mut Pass)| {
         let mut pass = pass.clone().unwrap();
         change(&mut pass);
-        State {
+        ModelState {
             world: world.clone(),
             pass: Some(pass),
             sweep: None,
         }
     };
     let sweep = |kind| {
-        let mut begun = State {
+        let mut begun = ModelState {
             sweep: Some(Sweep {
                 kind,
                 next: 0,
@@ -254,7 +254,7 @@ pub(crate) fn carry_out(state: &State, next: &Next) -> Result<Vec<State>, String
         NextStep::Hold(Hold::ServerBehind(_)) if !world.ever_behind => {
             return Err("a server is accused of being behind that never was".into());
         }
-        NextStep::Hold(hold) => State {
+        NextStep::Hold(hold) => ModelState {
             pass: Some(resume(hold, pass.as_ref().unwrap())),
             ..state.clone()
         },
@@ -289,13 +289,13 @@ struct Seen {
 }
 
 /// One more object of a sweep, or its end.
-pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+pub(crate) fn sweep_on(state: &ModelState, mistake: Option<Mistake>) -> Result<Vec<ModelState>, String> {
     let sweep = state.sweep.as_ref().unwrap();
     let pass = state.pass.as_ref().unwrap();
     if sweep.next == state.world.setting.objects {
         return Ok(sweep_end(state));
     }
-    let mut after: Vec<State> = Vec::new();
+    let mut after: Vec<ModelState> = Vec::new();
     let mut hidden = None;
     let mut onward = |mut world: World, seen: Seen| {
         if seen.put_back && mistake != Some(Mistake::NeverPutBack) {
@@ -312,7 +312,7 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<St
             came_back: sweep.came_back || seen.came_back,
             ..sweep.clone()
         };
-        after.push(State {
+        after.push(ModelState {
             world,
             pass: state.pass.clone(),
             sweep: Some(sweep),
@@ -324,7 +324,7 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<St
     let above_r0 = object.since_r0 || pass.r0.is_none();
     let (may_skip, must_skip) = match sweep.kind {
         Kind::Rewrite => (above_r0, above_r0),
-        Kind::Verify { full: false } => (above_r0, false), // a sample is patched all the same
+        Kind::Verify { full: false } => (above_r0, false), // a sample is patched anyway
         Kind::Verify { full: true } => {
             let verified = pass.verified_up_to.is_some() && !object.since_verified;
             (verified, verified)
@@ -395,9 +395,9 @@ pub(crate) fn sweep_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<St
     }
 }
 
-fn sweep_end(state: &State) -> Vec<State> {
+fn sweep_end(state: &ModelState) -> Vec<ModelState> {
     let sweep = state.sweep.as_ref().unwrap();
-    let mut done = State {
+    let mut done = ModelState {
         sweep: None,
         ..state.clone()
     };

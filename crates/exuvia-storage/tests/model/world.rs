@@ -52,7 +52,7 @@ pub(crate) struct Setting {
     pub(crate) objects: usize,
 }
 
-const MOST_OBJECTS: usize = 2;
+const MAX_OBJECTS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct World {
@@ -63,7 +63,7 @@ pub(crate) struct World {
     pub(crate) stored: u8,
     /// The generation that is on record, and whether it was patrolled.
     pub(crate) record: Option<(u8, bool)>,
-    pub(crate) objects: [Object; MOST_OBJECTS],
+    pub(crate) objects: [Object; MAX_OBJECTS],
     pub(crate) second: Second,
     /// A server was behind at some time: accusing one is fair.
     pub(crate) ever_behind: bool,
@@ -86,7 +86,7 @@ impl World {
             storage: 0,
             stored: 1,
             record: None,
-            objects: [Object::default(); MOST_OBJECTS],
+            objects: [Object::default(); MAX_OBJECTS],
             second: Second::Quiet,
             ever_behind: false,
             flip_age: SETTLE,

@@ -72,7 +72,7 @@ async fn after_a_key_rotation_every_secret_is_encrypted_with_the_new_key() {
     let writer = Writer::named("exuvia-test");
     let client = writer.connect(config.clone()).unwrap();
     let resource = ApiResource::erase::<Secret>(&());
-    let mut engine = Engine::for_builtin(&config, client, writer, resource, Options::default());
+    let mut engine = Engine::for_built_in(&config, client, writer, resource, Options::default());
     let report = engine.run().await.unwrap();
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 20));
     assert_eq!(

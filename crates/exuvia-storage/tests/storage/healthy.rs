@@ -1,5 +1,5 @@
 //! Clusters that look as if something were wrong: healthy ones, in which a migration must end without an accusation, and one
-//! with a server asleep that nobody may vouch for.
+//! with a server asleep of which nobody knows what it does next.
 
 use std::time::Duration;
 

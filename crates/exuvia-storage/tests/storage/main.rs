@@ -19,6 +19,7 @@ use std::time::Duration;
 use exuvia_runtime::machine::Machine;
 use exuvia_storage::protocol::NextStep;
 use exuvia_storage::{Engine, MigrationReport, Options};
+use exuvia_testenv::oracle::{held_at, stored_versions};
 use exuvia_testenv::proxy::Proxy;
 use exuvia_testenv::{ControlPlane, Widgets};
 use exuvia_write::Writer;
@@ -121,29 +122,11 @@ impl Bench {
 
     /// The oracle: at the etcd revision at which the CRD lost a version, no object was stored at it.
     async fn assert_trimmed_rightly(&self, dropped: &str) {
-        let etcd = self.control_plane.etcd();
-        let key = format!(
-            "/registry/apiextensions.k8s.io/customresourcedefinitions/{}",
-            self.widgets.crd_name()
-        );
-        let crd = etcd.stored_under(&key).all().await.unwrap().remove(0);
-        let listed = crd.json().unwrap()["status"]["storedVersions"]
-            .as_array()
-            .unwrap()
-            .clone();
-        assert!(!listed.contains(&dropped.into()), "{listed:?}");
-        let then = self
-            .control_plane
-            .stored(self.widgets.group(), "widgets")
-            .at(crd.mod_revision)
-            .all()
-            .await
-            .unwrap();
-        let old = format!("{}/{dropped}", self.widgets.group());
-        let left: Vec<_> = then
-            .iter()
-            .filter(|s| s.api_version.as_ref() == Some(&old))
-            .collect();
+        let now = stored_versions(self.control_plane, &self.widgets).await;
+        let now = now.unwrap().unwrap();
+        assert!(!now.listed.iter().any(|listed| listed == dropped), "{now:?}");
+        let held = held_at(self.control_plane, &self.widgets, dropped, now.revision).await;
+        let left = held.unwrap();
         assert!(
             left.is_empty(),
             "stored at {dropped} at the trim's revision: {left:?}"

@@ -1,4 +1,4 @@
-//! What counts as proof: a signal is not a fact (issue 10), and every trim is judged by etcd's bytes.
+//! What counts as proof: a signal is not a fact, and every trim is judged by etcd's bytes.
 
 mod servers;
 mod writers;
@@ -22,7 +22,7 @@ use crate::Bench;
 /// The sentence of a stalled migration.
 fn stalled(report: &MigrationReport, wanted: &str) -> String {
     match &report.end {
-        End::Stalled { reason, message } if *reason == wanted => message.clone(),
+        End::Stalled { reason, message } if *reason == wanted => message.to_string(),
         end => panic!("not stalled for {wanted}: {end:?}; {report:?}"),
     }
 }
@@ -171,7 +171,7 @@ async fn stored_versions_that_somebody_else_trimmed_are_not_believed() {
     assert_eq!(bench.stored_versions().await, ["v1"]);
 }
 
-/// A CRD that really is clean is swept all the same, and nothing is written.
+/// A CRD that really is clean is swept anyway, and nothing is written.
 #[tokio::test]
 async fn a_sweep_that_was_asked_for_finds_a_clean_crd_clean() {
     let bench = Bench::installed("asked").await;

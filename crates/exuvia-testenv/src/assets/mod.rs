@@ -21,16 +21,16 @@ pub struct Assets {
     envtest: Option<PathBuf>,
     /// Where `go` is looked for, in the form of `PATH`.
     path: OsString,
-    report: Report,
+    report: BuildObserver,
 }
 
 /// Called as a build goes on.
 #[derive(Clone)]
-struct Report(Arc<dyn Fn(Progress<'_>) + Send + Sync>);
+struct BuildObserver(Arc<dyn Fn(Progress<'_>) + Send + Sync>);
 
-impl std::fmt::Debug for Report {
+impl std::fmt::Debug for BuildObserver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Report(..)")
+        f.write_str("BuildObserver(..)")
     }
 }
 
@@ -59,7 +59,7 @@ impl Assets {
             ready: directory("KUBEBUILDER_ASSETS"),
             envtest: data.map(|data| data.join("kubebuilder-envtest/k8s")),
             path: std::env::var_os("PATH").unwrap_or_default(),
-            report: Report(Arc::new(build::print_to_stderr)),
+            report: BuildObserver(Arc::new(build::print_to_stderr)),
         })
     }
 
@@ -71,14 +71,14 @@ impl Assets {
             ready: None,
             envtest: None,
             path: path.into(),
-            report: Report(Arc::new(build::print_to_stderr)),
+            report: BuildObserver(Arc::new(build::print_to_stderr)),
         }
     }
 
     /// Tells `report` how a build goes on, instead of standard error.
     #[must_use]
     pub fn report_to(mut self, report: impl Fn(Progress<'_>) + Send + Sync + 'static) -> Self {
-        self.report = Report(Arc::new(report));
+        self.report = BuildObserver(Arc::new(report));
         self
     }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::leaves::differences;
-use super::{Crash, Ended, Failure, Lane, Point, Program, Report, Run, Scenario};
+use super::{Crash, CrashReport, Failure, Lane, Point, Program, Run, RunEnd, Scenario};
 use crate::in_time;
 
 /// The environment variable that names the only point to run, such as `killed-after:7`.
@@ -36,7 +36,7 @@ pub struct Matrix<S> {
 struct Shared {
     clean: OnceLock<Clean>,
     points: OnceLock<Mutex<VecDeque<Point>>>,
-    report: Mutex<Report>,
+    report: Mutex<CrashReport>,
 }
 
 /// What a clean run came to.
@@ -82,7 +82,7 @@ impl<S: Scenario> Matrix<S> {
     }
 
     /// Carries out all runs. It blocks: call it from a plain `#[test]`.
-    pub fn run(&self) -> Report {
+    pub fn run(&self) -> CrashReport {
         let only = std::env::var(ONLY).ok().filter(|point| !point.is_empty());
         let only: Option<Point> = only.map(|point| point.parse().unwrap_or_else(|error| panic!("{error}")));
         let shared = Shared::default();
@@ -207,7 +207,7 @@ impl<S: Scenario> Matrix<S> {
     }
 
     /// One run, from the start of the program to its end.
-    async fn carry_out(&self, lane: &Lane, world: &S::World, mut run: Run) -> (Ended, Value) {
+    async fn carry_out(&self, lane: &Lane, world: &S::World, mut run: Run) -> (RunEnd, Value) {
         let scenario = &self.scenario;
         lane.proxy.clear();
         lane.proxy.forget();
@@ -254,7 +254,7 @@ impl<S: Scenario> Matrix<S> {
         let counted = scenario.counted();
         let mut writes = lane.proxy.writes();
         writes.retain(|write| counted.holds(write));
-        let ended = Ended {
+        let ended = RunEnd {
             run,
             writes,
             struck,
@@ -266,14 +266,14 @@ impl<S: Scenario> Matrix<S> {
         (ended, leaves)
     }
 
-    fn describe_all(&self, ended: &Ended) -> Vec<String> {
+    fn describe_all(&self, ended: &RunEnd) -> Vec<String> {
         let writes = ended.writes.iter();
         writes.map(|write| self.scenario.describe(write)).collect()
     }
 }
 
 impl Shared {
-    fn report(&self) -> MutexGuard<'_, Report> {
+    fn report(&self) -> MutexGuard<'_, CrashReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -18,7 +18,7 @@ pub struct Failure {
 
 /// What came of all runs.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct CrashReport {
     /// The writes of a clean run, in the scenario's words.
     pub writes: Vec<String>,
     /// The points at which a run really crashed.
@@ -29,7 +29,7 @@ pub struct Report {
     pub runs: usize,
 }
 
-impl Report {
+impl CrashReport {
     /// Panics if any run failed.
     #[track_caller]
     pub fn assert_all_ended_well(&self) {
@@ -52,7 +52,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CrashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

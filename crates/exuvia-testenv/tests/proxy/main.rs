@@ -1,5 +1,5 @@
 //! Each fault of the proxy, shown on a real API server: what the client saw, and what the cluster holds.
-#![allow(clippy::unwrap_used)] // a test that cannot go on shall stop
+#![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 use exuvia_testenv::proxy::Proxy;

@@ -1,4 +1,4 @@
-//! What shall become of an object's managedFields when versions go: decided without any IO.
+//! What becomes of an object's managedFields when versions go: decided without any IO.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntr
 
 use super::fields::unite_fields;
 
-/// What shall become of one entry that names an old version.
+/// What becomes of one entry that names an old version.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fate {
     /// It is given the target version. Right only if every path of it exists there and means the same.
@@ -67,7 +67,7 @@ impl fmt::Display for EntryId {
 /// What [`plan_move`] decided. All identities are those from before the move.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// The list as it shall be.
+    /// The list as it is to be.
     pub entries: Vec<ManagedFieldsEntry>,
     /// Entries that get the target version.
     pub moved: Vec<EntryId>,

@@ -362,7 +362,7 @@ pub struct MigrateArgs {
     #[arg(long)]
     pub patrol: bool,
     /// How many CRDs are migrated at once; waiting ones do not count
-    #[arg(long, default_value_t = 4, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = defaults::CONCURRENT_CRDS, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
     pub concurrent: u16,
     #[command(flatten)]
     #[allow(missing_docs)]

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use exuvia_audit::{AuditOptions, AuditReport, ResourceReport, Verdict, audit};
+use exuvia_storage::counted;
 
 use super::args::AuditArgs;
-use super::output::{count, table};
+use super::output::table;
 use super::values::once;
 
 pub(super) async fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
@@ -37,7 +38,7 @@ fn text(report: &AuditReport) -> String {
     for resource in &report.resources {
         let name = &resource.name;
         for unreadable in &resource.unreadable {
-            let objects = count(unreadable.objects, "object");
+            let objects = counted(unreadable.objects, "object");
             text.push_str(&format!(
                 "{name}: {objects} cannot be read: {}\n",
                 unreadable.cause
@@ -62,7 +63,7 @@ fn text(report: &AuditReport) -> String {
             }
         }
         if resource.offending > 0 {
-            let objects = count(resource.offending, "object");
+            let objects = counted(resource.offending, "object");
             text.push_str(&format!(
                 "\n{name}: {objects} not stored at the storage version\n"
             ));
@@ -85,12 +86,12 @@ fn text(report: &AuditReport) -> String {
     }
     let unreadable: u64 = report.resources.iter().map(unreadable).sum();
     if unreadable > 0 {
-        let values = count(unreadable, "value");
+        let values = counted(unreadable, "value");
         text.push_str(&format!(
             "\nnothing is proven about {values} that cannot be read\n"
         ));
     }
-    let objects = count(report.objects, "object");
+    let objects = counted(report.objects, "object");
     text + &format!(
         "\n{objects} at etcd revision {}, read from {}\n",
         report.revision, report.endpoint

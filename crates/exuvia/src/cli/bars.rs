@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exuvia_storage::Activity;
+use exuvia_storage::counted;
 use exuvia_storage::droppable::Looking;
 use exuvia_storage::protocol::StepKind;
 use exuvia_storage::references::Extent;
@@ -13,7 +14,7 @@ use exuvia_sweep::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
 use tokio::sync::watch;
 
-use super::output::{count, remark};
+use super::output::remark;
 
 /// Bars on a terminal; elsewhere a line at each stage, so that a log shows why it takes a minute.
 ///
@@ -49,7 +50,7 @@ pub(super) fn show(name: String, bars: &MultiProgress) -> impl Fn(Activity) + Se
         let said = line(&name, &activity);
         *bar = Some(match activity.progress {
             None => spinner(&bars, said),
-            Some(progress) => follow(&bars, said, progress),
+            Some(progress) => show_progress(&bars, said, progress),
         });
     }
 }
@@ -123,10 +124,10 @@ pub(super) fn walking(what: &'static str) -> impl Fn(Extent) + Send + Sync + 'st
 }
 
 fn through(extent: Extent, what: &str) -> String {
-    let (done, objects) = (extent.done, count(extent.objects, "object"));
+    let (done, objects) = (extent.done, counted(extent.objects, "object"));
     format!(
         "{what}: {done} of {}, {objects}",
-        count(extent.resources as u64, "resource")
+        counted(extent.resources as u64, "resource")
     )
 }
 
@@ -162,7 +163,7 @@ fn spinner(bars: &MultiProgress, message: String) -> ProgressBar {
     bar
 }
 
-fn follow(bars: &MultiProgress, said: String, mut progress: watch::Receiver<Progress>) -> ProgressBar {
+fn show_progress(bars: &MultiProgress, said: String, mut progress: watch::Receiver<Progress>) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {prefix}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");

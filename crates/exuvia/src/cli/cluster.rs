@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
+use exuvia_runtime::servers::url_without_password;
 use exuvia_write::Writer;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
@@ -228,7 +229,7 @@ impl Cluster {
         } else {
             client
         };
-        tracing::debug!(server = shown(&config.cluster_url), "connecting");
+        tracing::debug!(server = url_without_password(&config.cluster_url), "connecting");
         // The one place that can say which server was asked. The answer itself does not matter here.
         if let Err(error) = client.apiserver_version().await
             && let Some(why) = unusable(&error)
@@ -238,7 +239,10 @@ impl Cluster {
                 .as_deref()
                 .map(|name| format!(" (context {name})"))
                 .unwrap_or_default();
-            bail!("the API server at {}{context} {why}", shown(&config.cluster_url));
+            bail!(
+                "the API server at {}{context} {why}",
+                url_without_password(&config.cluster_url)
+            );
         }
         Ok(Self {
             config,
@@ -282,22 +286,13 @@ fn show_values() -> anyhow::Result<()> {
     ] {
         if !is_terminal {
             bail!(
-                "--show-values shows what objects hold, so it is for a terminal alone, but standard {stream} is a file or a \
-                 pipe: leave the option out"
+                "--show-values prints what objects hold, so it works only at a terminal, but standard {stream} is a file or \
+                 a pipe: leave the option out"
             );
         }
     }
     exuvia_storage::show_values();
     Ok(())
-}
-
-/// A URL as it may be shown: without user and password.
-pub(super) fn shown(url: &http::Uri) -> String {
-    let scheme = url.scheme_str().unwrap_or("https");
-    let host = url.authority().map_or("", |authority| {
-        authority.as_str().rsplit('@').next().unwrap_or_default()
-    });
-    format!("{scheme}://{host}{}", url.path().trim_end_matches('/'))
 }
 
 /// Why this is not a Kubernetes API; `None` if it is one, whatever its answer.

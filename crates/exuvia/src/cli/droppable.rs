@@ -8,19 +8,18 @@ use exuvia_lint::{Input, Manifest, lint, manifests};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
 use exuvia_storage::servers::ApiServers;
-use exuvia_storage::usage::{Counts, Manager, ServerCounts, Users};
-use exuvia_storage::{End, Engine, Options, Verify, exclusion};
+use exuvia_storage::usage::{Manager, ServerCounts, Users};
+use exuvia_storage::{End, Engine, Options, Verify, counted, exclusion};
 use exuvia_sweep::Control;
-use exuvia_write::{Redacted, RetryPolicy};
+use exuvia_write::{RetryPolicy, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 
 use super::args::{DroppableArgs, VersionArgs};
 use super::bars::{looking, show};
 use super::cluster::Cluster;
-use super::names::no_such_crd;
-use super::output::{count, remark, table};
-use super::plan::crds;
+use super::output::{remark, table};
+use super::plan::{crd, crds};
 use super::stop::Stop;
 use super::values::{NO_SETTLE, existing};
 
@@ -29,10 +28,9 @@ pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
     // A file that cannot be read is a reason to ask nothing of a cluster.
     let manifests = read_manifests(&args.filename)?;
     let cluster = Cluster::connect(&args.cluster).await?;
-    let all = crds(&cluster).await?;
     let mut questions = match (&args.crd, &args.version) {
-        _ if !args.filename.is_empty() => about_manifests(all, &manifests),
-        (Some(crd), Some(version)) => vec![about(&all, crd, version)?],
+        _ if !args.filename.is_empty() => about_manifests(crds(&cluster).await?, &manifests),
+        (Some(name), Some(version)) => vec![about(crd(&cluster, name).await?, version)?],
         _ => bail!("missing CRD and VERSION: name both, or give -f"),
     };
     if args.prove {
@@ -71,27 +69,17 @@ pub(super) fn servers(cluster: &Cluster, given: &[http::Uri]) -> ApiServers {
     ApiServers::new(&cluster.config, given, &[])
 }
 
-fn about(all: &[CustomResourceDefinition], crd: &str, version: &str) -> anyhow::Result<Question> {
-    let Some(found) = all.iter().find(|found| found.name_any() == crd) else {
-        bail!(no_such_crd(crd, all));
-    };
-    let definition = Definition::read(found);
+fn about(crd: CustomResourceDefinition, version: &str) -> anyhow::Result<Question> {
+    let definition = Definition::read(&crd);
     if definition.version(version).is_none() {
         bail!(no_such_version(&definition, version));
     }
-    Ok(Question::new(found.clone(), vec![version.to_owned()]))
+    Ok(Question::new(crd, vec![version.to_owned()]))
 }
 
 fn no_such_version(definition: &Definition, version: &str) -> String {
     let (crd, versions) = (&definition.name, versions(definition));
     format!("invalid version {version:?} of {crd}: expected one of {versions}")
-}
-
-/// Whether no field is owned at the version, and every API server says that nobody asked for it.
-fn is_unused(users: &Users) -> bool {
-    let is_zero = |counts: &Counts| counts.watches == 0 && counts.total() == 0;
-    let mut servers = users.servers.iter();
-    users.writers.is_empty() && servers.all(|server| server.counts.as_ref().is_some_and(is_zero))
 }
 
 /// The CRDs in these files, at least one.
@@ -200,7 +188,7 @@ async fn prove(
         let unproven = match report.end {
             End::Migrated | End::Clean => None,
             End::Stalled { reason, message } => {
-                Some(Redacted::ours(format!("the sweep stalled ({reason}): {message}")))
+                Some(redacted!("the sweep stalled ({}): {}", reason, message))
             }
             End::Unfinished | End::WouldMigrate => Some("the sweep did not come to an end".into()),
             End::Cancelled => Some("the sweep was stopped".into()),
@@ -222,17 +210,13 @@ async fn prove(
 
 pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.cluster).await?;
-    let all = crds(&cluster).await?;
-    let Some(definition) = all.iter().find(|crd| crd.name_any() == args.crd) else {
-        bail!(no_such_crd(&args.crd, &all));
-    };
-    let definition = Definition::read(definition);
+    let definition = Definition::read(&crd(&cluster, &args.crd).await?);
     let servers = servers(&cluster, &args.api_servers);
     let users = Users::look(&cluster.client, &definition, &args.version, &servers)
         .await
         .map_err(|why| anyhow!(why))?;
     // A version that was dropped may still have users; one that nobody uses is a slip.
-    if definition.version(&args.version).is_none() && is_unused(&users) {
+    if definition.version(&args.version).is_none() && users.is_unused() {
         bail!(no_such_version(&definition, &args.version));
     }
     args.cluster.output.print(&users, || {
@@ -262,10 +246,10 @@ pub(super) async fn users(args: &VersionArgs) -> anyhow::Result<()> {
 }
 
 /// What an API server counted. Its counters have no names, so they do not tell who asked.
-fn line(counted: &ServerCounts) -> String {
-    let server = &counted.server;
-    let Some(counts) = &counted.counts else {
-        let why = counted.unreadable.as_deref().unwrap_or_default();
+fn line(of_server: &ServerCounts) -> String {
+    let server = &of_server.server;
+    let Some(counts) = &of_server.counts else {
+        let why = of_server.unreadable.as_deref().unwrap_or_default();
         return format!("{server}: not known, /metrics cannot be read: {why}\n");
     };
     let open = match counts.watches {
@@ -280,7 +264,7 @@ fn line(counted: &ServerCounts) -> String {
         .collect();
     let since = match counts.total() {
         0 => "no request".to_owned(),
-        total => format!("{} ({})", count(total, "request"), by_verb.join(", ")),
+        total => format!("{} ({})", counted(total, "request"), by_verb.join(", ")),
     };
     format!("{server}: {open}, {since} since it started\n")
 }

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use exuvia_lint::{Input, LintOptions, Outcome, Reason, lint};
+use exuvia_storage::counted;
 
 use super::args::LintArgs;
-use super::output::{count, remark};
+use super::output::remark;
 use super::refusal::WRONG_USAGE;
 use super::values::existing;
 
@@ -29,28 +30,28 @@ pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
         text.push_str(&match report.outcome() {
             Outcome::Clean => format!(
                 "{} in {}: {} opted in, {} excluded\n",
-                count(report.checked as u64, "CRD"),
-                count(report.files as u64, "file"),
+                counted(report.checked as u64, "CRD"),
+                counted(report.files as u64, "file"),
                 report.opted_in,
                 report.excluded
             ),
             Outcome::Findings => format!(
                 "{} in {}\n",
-                count(report.findings.len() as u64, "finding"),
-                count(report.files as u64, "file")
+                counted(report.findings.len() as u64, "finding"),
+                counted(report.files as u64, "file")
             ),
             Outcome::NoCrds if report.unparsable > 0 => format!(
                 "no CRD could be checked in {}: correct what is not valid YAML, as noted above\n",
-                count(report.files as u64, "file")
+                counted(report.files as u64, "file")
             ),
             Outcome::NoCrds => format!(
                 "no CRD in {}: is the path right?\n",
-                count(report.files as u64, "file")
+                counted(report.files as u64, "file")
             ),
             Outcome::NoCrdsInGroups => {
                 format!(
                     "{}, but none in the groups asked for: is --groups right?\n",
-                    count(report.other_groups as u64, "CRD")
+                    counted(report.other_groups as u64, "CRD")
                 )
             }
         });

@@ -8,11 +8,11 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::references::Moved;
 use exuvia_storage::servers::ApiServers;
 use exuvia_storage::{
-    EXCLUDE_ANNOTATION, End, Engine, Error, ManagedFields, MigrationReport, Options, Verify, builtin,
-    exclusion, is_in_groups, unsheddable,
+    EXCLUDE_ANNOTATION, End, Engine, Error, ManagedFields, MigrationReport, Options, Verify,
+    built_in_resource, exclusion, is_in_groups, unsheddable,
 };
 use exuvia_sweep::Control;
-use exuvia_write::Writer;
+use exuvia_write::Redacted;
 use indicatif::MultiProgress;
 use kube::api::ApiResource;
 use tokio::sync::Semaphore;
@@ -45,9 +45,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     }
     let control = Control::new();
     let stop = Stop::when_signalled(&control)?;
-    // A writer that gets 429 waits by itself; the sweep must know at once, and send less.
-    let writer = cluster.writer.clone().observe(control.brake());
-    let mut summaries = all(&cluster, &writer, &control, &targets, args).await;
+    let mut summaries = all(&cluster, &control, &targets, args).await;
     let fine = |end: &End| matches!(end, End::Migrated | End::Clean | End::WouldMigrate);
     if args.owner_references && !control.is_cancelled() {
         let ended_well = targets
@@ -57,7 +55,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
                 Target::Crd(definition) if fine(&summary.report.end) => Some((&**definition, summary)),
                 _ => None,
             });
-        references::run(&cluster, &writer, args, ended_well.collect()).await?;
+        references::run(&cluster, &cluster.writer, args, ended_well.collect()).await?;
     }
     if !args.dry_run {
         tokio::select! {
@@ -90,13 +88,7 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Looks at all of them first, so that they settle together, and then works on several at a time.
-async fn all(
-    cluster: &Cluster,
-    writer: &Writer,
-    control: &Control,
-    targets: &[Target],
-    args: &MigrateArgs,
-) -> Vec<Summary> {
+async fn all(cluster: &Cluster, control: &Control, targets: &[Target], args: &MigrateArgs) -> Vec<Summary> {
     let bars = MultiProgress::new();
     let slots = Arc::new(Semaphore::new(args.concurrent.into()));
     let servers = ApiServers::new(&cluster.config, &args.api_servers, &args.ignored_api_servers);
@@ -104,7 +96,7 @@ async fn all(
         .iter()
         .map(|target| {
             let shown = show(target.name(), &bars);
-            let engine = engine(cluster, writer, target, options(args));
+            let engine = engine(cluster, target, options(args));
             let engine = engine.asking(&servers);
             engine.controlled_by(control.clone()).watched_by(shown)
         })
@@ -134,7 +126,7 @@ async fn all(
                 resource: target.name(),
                 end: End::Stalled {
                     reason: "Error",
-                    message: super::sentence(&error.into()),
+                    message: Redacted::ours(super::sentence(&error.into())), // without values
                 },
                 ..engine.report().clone()
             });
@@ -155,12 +147,12 @@ async fn all(
     futures::future::join_all(runs).await
 }
 
-fn engine(cluster: &Cluster, writer: &Writer, target: &Target, options: Options) -> Engine {
-    let (client, writer) = (cluster.client.clone(), writer.clone());
+fn engine(cluster: &Cluster, target: &Target, options: Options) -> Engine {
+    let (client, writer) = (cluster.client.clone(), cluster.writer.clone());
     match target {
         Target::Crd(definition) => Engine::new(&cluster.config, client, writer, &definition.name, options),
         Target::BuiltIn(resource) => {
-            Engine::for_builtin(&cluster.config, client, writer, resource.clone(), options)
+            Engine::for_built_in(&cluster.config, client, writer, resource.clone(), options)
         }
     }
 }
@@ -169,7 +161,7 @@ impl Target {
     fn name(&self) -> String {
         match self {
             Self::Crd(definition) => definition.name.clone(),
-            Self::BuiltIn(resource) => builtin::resource_name(resource),
+            Self::BuiltIn(resource) => built_in_resource::resource_name(resource),
         }
     }
 }
@@ -207,8 +199,8 @@ async fn targets(cluster: &Cluster, args: &MigrateArgs) -> anyhow::Result<Vec<Ta
             Some(definition) => {
                 if let Some(reason) = exclusion(definition).filter(|_| !args.include_excluded) {
                     bail!(
-                        "{name} is excluded from migration by the annotation {EXCLUDE_ANNOTATION} ({reason}): to migrate it all \
-                         the same, add --include-excluded"
+                        "{name} is excluded from migration by the annotation {EXCLUDE_ANNOTATION} ({reason}): to migrate it \
+                         anyway, add --include-excluded"
                     );
                 }
                 targets.push(Target::Crd(Box::new(definition.clone())));
@@ -258,7 +250,7 @@ fn chosen(all: &[Definition], args: &MigrateArgs) -> anyhow::Result<Vec<Target>>
     let names = names.join(", ");
     if targets.is_empty() {
         bail!(
-            "every CRD that is meant is excluded by annotation: {names}; --include-excluded migrates them all the same"
+            "every selected CRD is excluded by annotation: {names}; --include-excluded migrates them anyway"
         );
     }
     if !excluded.is_empty() {
@@ -314,7 +306,7 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
     }
     let is_crd =
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
-    let found = builtin::find(&cluster.client, name, is_crd).await;
+    let found = built_in_resource::find(&cluster.client, name, is_crd).await;
     if let (Err(Error::NotFound { .. }), Some(meant)) = (&found, names::meant(name, crds)) {
         bail!("invalid resource {name:?}: did you mean {meant}?");
     }

@@ -69,10 +69,10 @@ pub struct OperatorArgs {
     #[arg(long, env = "EXUVIA_PAGE_SIZE", default_value_t = defaults::PAGE_SIZE, value_parser = number::<u32>(limits::PAGE_SIZE), allow_negative_numbers = true)]
     pub page_size: u32,
     /// How many migrations run at once; waiting ones do not count
-    #[arg(long, env = "EXUVIA_CONCURRENT_MIGRATIONS", default_value_t = 2, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
+    #[arg(long, env = "EXUVIA_CONCURRENT_MIGRATIONS", default_value_t = defaults::CONCURRENT_MIGRATIONS, value_parser = number::<u16>(limits::CONCURRENT_MIGRATIONS), allow_negative_numbers = true)]
     pub concurrent_migrations: u16,
     /// The longest pause between two tries of a stalled migration
-    #[arg(long, env = "EXUVIA_MAX_BACKOFF", default_value = "5m", value_parser = pause, allow_hyphen_values = true)]
+    #[arg(long, env = "EXUVIA_MAX_BACKOFF", default_value = defaults::MAX_BACKOFF, value_parser = pause, allow_hyphen_values = true)]
     pub max_backoff: Duration,
     /// Write only while holding a Lease, so that only one replica works at a time
     #[arg(long, env = "EXUVIA_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
@@ -84,20 +84,20 @@ pub struct OperatorArgs {
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
     /// How long the Lease is valid after a renewal: a leader that stops answering is replaced after this time
-    #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = "15s", value_parser = pause, allow_hyphen_values = true)]
+    #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = defaults::LEASE_DURATION, value_parser = pause, allow_hyphen_values = true)]
     pub lease_duration: Duration,
     /// The address and port that serve /metrics, /livez, /readyz and /log-level
-    #[arg(long, env = "EXUVIA_LISTEN", default_value = "[::]:8080")]
+    #[arg(long, env = "EXUVIA_LISTEN", default_value = defaults::LISTEN)]
     pub listen: String,
     /// The format of log lines
     #[arg(long, env = "EXUVIA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
     /// The log level: error, warn, info, debug, trace, or directives such as `info,exuvia_storage=debug`; PUT /log-level
     /// changes it at run time
-    #[arg(long, env = "EXUVIA_LOG_LEVEL", default_value = "info")]
+    #[arg(long, env = "EXUVIA_LOG_LEVEL", default_value = defaults::LOG_LEVEL)]
     pub log_level: String,
     /// How long running migrations may take to stop when the operator is told to stop
-    #[arg(long, env = "EXUVIA_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, env = "EXUVIA_SHUTDOWN_GRACE", default_value = defaults::SHUTDOWN_GRACE, value_parser = duration, allow_hyphen_values = true)]
     pub shutdown_grace: Duration,
     /// The pod's name, as shown in the Lease and in events [default: the host's name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]

@@ -92,11 +92,6 @@ pub(crate) fn remark(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// `1 object`, `2 objects`.
-pub(super) fn count(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
 /// Columns as wide as their widest cell, two spaces between, if the screen has room for them.
 pub(super) fn table(head: &[&'static str], rows: &[Vec<String>]) -> String {
     let table = Table {

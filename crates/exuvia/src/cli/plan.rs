@@ -13,16 +13,18 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use exuvia_api::StorageMigration;
 use exuvia_storage::definition::Definition;
+use exuvia_storage::droppable::storage_migrations;
+use exuvia_sweep::Pages;
 use exuvia_write::RetryPolicy;
 use futures::{StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::ListParams;
 use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use tokio::sync::OnceCell;
 
 pub use self::args::{PlanArgs, PlanFormat};
-use self::blockers::{Migration, migrations};
+use self::blockers::ToldByMigration;
 use self::line::{Line, Shown};
 use self::rights::{Wanted, explained};
 use self::round::{Round, columns, notes_on_rights};
@@ -167,6 +169,19 @@ pub(super) async fn crds(cluster: &Cluster) -> anyhow::Result<Vec<CustomResource
     list(&cluster.client).await.context("the CRDs cannot be listed")
 }
 
+/// One CRD. The others are listed only to say which one may be meant.
+pub(super) async fn crd(cluster: &Cluster, name: &str) -> anyhow::Result<CustomResourceDefinition> {
+    // A name that no CRD can have might ask for another path.
+    if name.parse::<exuvia_storage::rbac::Crd>().is_ok() {
+        let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+        let found = RetryPolicy::default().read(|| api.get_opt(name)).await;
+        if let Some(crd) = found.with_context(|| format!("the CRD {name} cannot be read"))? {
+            return Ok(crd);
+        }
+    }
+    bail!(super::names::no_such_crd(name, &crds(cluster).await?))
+}
+
 /// All CRDs, by name, as far as migration is concerned.
 pub(super) async fn definitions(cluster: &Cluster) -> anyhow::Result<Vec<Definition>> {
     Ok(crds(cluster).await?.iter().map(Definition::read).collect())
@@ -181,11 +196,10 @@ async fn crds_for(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Vec<Cu
 }
 
 async fn list(client: &Client) -> Result<Vec<CustomResourceDefinition>, kube::Error> {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let all = ListParams::default();
-    let list = RetryPolicy::default().read(|| crds.list(&all)).await?;
-    tracing::debug!(crds = list.items.len(), "listed CRDs");
-    Ok(list.items)
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crds: Vec<_> = Pages::of(&api).retry(RetryPolicy::default()).collect().await?;
+    tracing::debug!(crds = crds.len(), "listed CRDs");
+    Ok(crds)
 }
 
 /// What `StorageMigration`s say, by CRD, where they are installed and wanted; and a note if they cannot be read.
@@ -193,22 +207,27 @@ async fn migrations_among(
     client: &Client,
     crds: &[CustomResourceDefinition],
     wanted: bool,
-) -> (Vec<(String, Migration)>, Vec<String>) {
+) -> (Vec<(String, ToldByMigration)>, Vec<String>) {
     let installed = || {
         crds.iter()
-            .any(|crd| crd.name_any() == exuvia_api::StorageMigration::crd_name())
+            .any(|crd| crd.name_any() == StorageMigration::crd_name())
     };
     if !wanted || !installed() {
         return (Vec::new(), Vec::new());
     }
-    match migrations(client).await {
-        Ok(migrations) => (migrations, Vec::new()),
+    match storage_migrations(client).await {
+        Ok(all) => {
+            let told = |migration: &StorageMigration| {
+                (migration.spec.resource.clone(), ToldByMigration::read(migration))
+            };
+            (all.iter().map(told).collect(), Vec::new())
+        }
         Err(error) => {
             let said = super::sentence(&error.into());
             let help = exuvia_storage::MissingRule::named_in(&said)
                 .map(|rule| format!("; add to the role: {rule}"))
                 .unwrap_or_default();
-            let note = format!("what StorageMigrations tell of blockers is not known: {said}{help}");
+            let note = format!("the blockers that StorageMigrations report are not known: {said}{help}");
             (Vec::new(), vec![note])
         }
     }
@@ -219,7 +238,7 @@ async fn lines(
     client: &Client,
     crds: Vec<CustomResourceDefinition>,
     look: bool,
-    migrations: &[(String, Migration)],
+    migrations: &[(String, ToldByMigration)],
     progress: &CrdProgress,
 ) -> Vec<Line> {
     progress.found(crds.len());

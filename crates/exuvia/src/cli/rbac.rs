@@ -1,7 +1,7 @@
 //! `exuvia rbac`: prints the rights that the operator needs for the CRDs of a cluster, each rule with its reason.
 
 use anyhow::Context;
-use exuvia_runtime::rights::{self, Holder, Manifest, Rule, manifests};
+use exuvia_runtime::rights::{self, Manifest, RoleHolder, Rule, manifests};
 use exuvia_storage::rbac::{Crd, Scope};
 use exuvia_storage::{OptIn, StorageController, definition::Definition};
 use serde_json::json;
@@ -21,7 +21,7 @@ pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
             named(args)
         }
     };
-    let holder = Holder {
+    let holder = RoleHolder {
         name: args.name.clone(),
         namespace: args.namespace.clone(),
         service_account: args.service_account.clone().unwrap_or(args.name.clone()),

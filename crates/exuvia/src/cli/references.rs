@@ -1,5 +1,6 @@
 //! `exuvia storage migrate --owner-references`: what follows a migration that ended well.
 
+use exuvia_storage::counted;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::references::{Moved, move_to_storage};
 use exuvia_write::Writer;
@@ -7,7 +8,6 @@ use exuvia_write::Writer;
 use super::args::MigrateArgs;
 use super::bars::walking;
 use super::cluster::Cluster;
-use super::output::count;
 use super::summary::Summary;
 
 /// How many failures are shown.
@@ -40,7 +40,7 @@ pub(super) async fn run(
 
 /// What became of them, line by line.
 pub(super) fn lines(moved: &Moved) -> Vec<String> {
-    let dependents = count(moved.moved, "dependent");
+    let dependents = counted(moved.moved, "dependent");
     let mut lines = vec![if moved.dry_run {
         format!("ownerReferences at old versions: {dependents} would be moved")
     } else {

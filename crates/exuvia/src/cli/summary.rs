@@ -5,11 +5,13 @@ use exuvia_storage::droppable::{Answer, Verdict, left_behind};
 use exuvia_storage::loss::Tense;
 use exuvia_storage::record::Record;
 use exuvia_storage::references::Moved;
-use exuvia_storage::{Audience, End, Losses, MigrationReport, Obstacle, Owners, Verified, VerifiedBy};
+use exuvia_storage::{
+    Audience, End, Losses, MigrationReport, Obstacle, Owners, Verified, VerifiedBy, counted,
+};
+use exuvia_write::Redacted;
 use serde::Serialize;
 
 use super::args::ClusterArgs;
-use super::output::count;
 use super::references;
 use super::verdicts;
 
@@ -100,7 +102,7 @@ impl Summary {
             cluster.in_verdict(verdict);
         }
         if let End::Stalled { message, .. } = &mut self.report.end {
-            *message = cluster.in_commands(message);
+            *message = Redacted::ours(cluster.in_commands(message));
         }
     }
 
@@ -228,7 +230,7 @@ impl Summary {
         };
         let mut lines = Vec::new();
         if losses.accepted && losses.objects > 0 {
-            let (losing, all) = (losses.objects, count(losses.looked_at, "object"));
+            let (losing, all) = (losses.objects, counted(losses.looked_at, "object"));
             let verb = match tense {
                 Tense::Would => "would lose",
                 Tense::Does => "lose",
@@ -242,9 +244,9 @@ impl Summary {
         let is_said =
             matches!(&self.report.obstacle, Some(Obstacle::Pruning(held)) if held.fits_a_sentence());
         let named = if is_said {
-            losses.harmless().lines(tense, Losses::MOST_PATHS)
+            losses.harmless().lines(tense, Losses::MAX_PATHS)
         } else {
-            losses.lines(tense, Losses::MOST_PATHS)
+            losses.lines(tense, Losses::MAX_PATHS)
         };
         let indent = if lines.is_empty() { "" } else { "  " };
         lines.extend(named.into_iter().map(|line| format!("{indent}{line}")));
@@ -309,7 +311,7 @@ impl Summary {
                 lines.push(line);
             }
         };
-        let objects = |number: u64| count(number, "object");
+        let objects = |number: u64| counted(number, "object");
         say(
             report.explained,
             format!(
@@ -344,7 +346,7 @@ impl Summary {
         say(
             report.owned,
             format!(
-                "warning: an entry of ours could not be taken off {}, such as {}: run it again",
+                "warning: the managedFields entry of exuvia itself could not be removed from {}, such as {}: run it again",
                 objects(report.owned),
                 report.owned_example.as_deref().unwrap_or_default()
             ),

@@ -171,7 +171,7 @@ async fn a_policys_message_is_told_and_what_cannot_be_told_apart_is_left_out() {
     let who = "ValidatingAdmissionPolicy 'causes' with binding 'causes' denied request";
     assert_told(&widgets, &said, &[who, "frozen until Monday: …"]).await;
 
-    // Who may not read objects cannot compare; the cause is told all the same.
+    // Who may not read objects cannot compare; the cause is told anyway.
     let rules = json!([
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions/status"], "verbs": ["patch"]},
@@ -235,7 +235,7 @@ async fn values_are_shown_to_a_person_at_a_terminal_who_asks_and_to_nobody_else(
     let error = text(&piped.stderr);
     assert_eq!(piped.status.code(), Some(2), "{error}");
     assert!(
-        error.contains("a terminal alone") && !error.contains(CANARY),
+        error.contains("works only at a terminal") && !error.contains(CANARY),
         "{error}"
     );
 

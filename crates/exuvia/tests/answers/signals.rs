@@ -34,7 +34,7 @@ async fn a_migration_that_is_told_to_stop_says_what_was_done_and_how_to_go_on() 
     ] {
         let widgets = flipped(&client, group, 8).await;
         let proxy = control_plane.proxy().await.unwrap();
-        // The third rewrite waits until the signal is on its way, and then some: it is finished all the same.
+        // The third rewrite waits until the signal is on its way, and then some: it is finished anyway.
         let (reached, mut is_reached) = tokio::sync::mpsc::unbounded_channel();
         let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
         let may_go_on = std::sync::Mutex::new(may_go_on);

@@ -1,13 +1,13 @@
 //! Tenancy: a user who creates a migration needs the right that the operator will use for it.
 
-use exuvia_testenv::{Access, ControlPlane};
+use exuvia_testenv::{Access, ControlPlane, until};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use crate::{NAMESPACE, installed, migrations, until};
+use crate::{NAMESPACE, installed, migrations};
 
 fn migration(name: &str, spec: &Value) -> DynamicObject {
     serde_json::from_value(json!({

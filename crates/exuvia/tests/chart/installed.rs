@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use exuvia_testenv::assets::{Assets, Binary};
-use exuvia_testenv::{Access, ControlPlane};
+use exuvia_testenv::{Access, ControlPlane, until};
 use http::Request;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -15,7 +15,7 @@ use kube::client::Body;
 use serde_json::json;
 
 use crate::rendered::{charts, documents, workspace};
-use crate::{NAMESPACE, installed, migrations, until};
+use crate::{NAMESPACE, installed, migrations};
 
 const OWN_CRD: &str = "storagemigrations.exuvia.dev";
 

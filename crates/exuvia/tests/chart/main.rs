@@ -69,15 +69,3 @@ async fn exuvia(kubeconfig: Option<PathBuf>, args: &[&str]) -> Output {
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
-
-/// Waits for a condition, for a minute at most.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    let limit = std::time::Duration::from_secs(60);
-    let waited = tokio::time::timeout(limit, waiting).await;
-    assert!(waited.is_ok(), "waited for: {what}");
-}

@@ -2,11 +2,11 @@
 
 use std::process::Output;
 
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use serde_json::{Value, json};
 
 use crate::rendered::{Rendered, documents};
-use crate::{NAMESPACE, exuvia, text, until};
+use crate::{NAMESPACE, exuvia, text};
 
 /// Roles and bindings, sorted, without the labels that only the chart sets.
 fn comparable(objects: Vec<Value>) -> Vec<Value> {

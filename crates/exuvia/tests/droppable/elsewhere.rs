@@ -61,7 +61,7 @@ async fn the_last_of_two_manifests_of_one_crd_counts() {
     assert_ne!(code, 0, "{text}");
 }
 
-/// A rollback: the storage version is v1alpha1 again, and v1 shall go. The cure that the answer names must cure it.
+/// A rollback: the storage version is v1alpha1 again, and v1 is to go. The cure that the answer names must cure it.
 #[tokio::test]
 async fn the_cure_for_references_to_a_newer_version_cures() {
     let control_plane = ControlPlane::shared().await;

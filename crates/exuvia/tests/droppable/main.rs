@@ -59,7 +59,7 @@ async fn put_on_record(client: &Client, widgets: &Widgets, patrolled: bool) {
         left: Vec::new(),
     };
     record.write(&mut crd);
-    // Without a resourceVersion: the server writes conditions too, and a conflict would be no news.
+    // Without a resourceVersion: the server writes conditions too, and a conflict would not matter.
     let conditions = json!({"status": {"conditions": crd.status.unwrap().conditions}});
     crds.patch_status(
         &widgets.crd_name(),

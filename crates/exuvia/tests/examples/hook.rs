@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use exuvia_testenv::{Access, ControlPlane, Helm};
+use exuvia_testenv::{Access, ControlPlane, Helm, until};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::Api;
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::binary::{exuvia, flipped, migrate, printed};
 use crate::rendered::{documents, strings, workspace};
-use crate::until;
 
 const NAMESPACE: &str = "hooked";
 const RELEASE: &str = "widgets";

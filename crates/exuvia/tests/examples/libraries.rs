@@ -3,18 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use exuvia_api::StorageMigration;
+use exuvia_audit::AuditOptions;
 use exuvia_runtime::{LogFormat, start_logging};
 use exuvia_storage::End;
-use exuvia_testenv::{ControlPlane, Widgets};
+use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, CustomResourceExt, ResourceExt};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::until;
+use crate::rendered;
 
+#[allow(dead_code, reason = "`main` is not called here")]
+#[path = "../../../exuvia-lint/examples/check_manifests.rs"]
+mod check_manifests;
 #[allow(dead_code, reason = "`main` is not called here")]
 #[path = "../../../exuvia-sweep/examples/count.rs"]
 mod count;
@@ -28,8 +33,14 @@ mod operator;
 #[path = "../../../exuvia-write/examples/safe_write.rs"]
 mod safe_write;
 #[allow(dead_code, reason = "`main` is not called here")]
+#[path = "../../../exuvia-api/examples/stalled.rs"]
+mod stalled;
+#[allow(dead_code, reason = "`main` is not called here")]
 #[path = "../../../exuvia-testenv/examples/stored_bytes.rs"]
 mod stored_bytes;
+#[allow(dead_code, reason = "`main` is not called here")]
+#[path = "../../../exuvia-audit/examples/stored_versions.rs"]
+mod stored_versions;
 
 fn data(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = entries
@@ -152,5 +163,79 @@ async fn stored_bytes_show_what_a_flip_leaves_behind() {
         expected
             .map(|(version, objects)| (version.to_owned(), objects))
             .into()
+    );
+}
+
+#[tokio::test]
+async fn the_audit_counts_each_stored_version() {
+    let control_plane = ControlPlane::shared().await;
+    let client = control_plane.client().unwrap();
+    let widgets = Widgets::in_group("audited.example.com");
+    widgets.install(&client, "v1alpha1").await.unwrap();
+    widgets.create(&client, "v1alpha1", 3).await.unwrap();
+    let etcd = control_plane.etcd();
+    let file = |name: &str| etcd.identity().map(|_| control_plane.directory().join(name));
+    let options = AuditOptions {
+        endpoints: vec![etcd.endpoint().to_owned()],
+        cacert: file("ca.crt"),
+        cert: file("etcd-client.crt"),
+        key: file("etcd-client.key"),
+        prefix: etcd.prefix().to_owned(),
+        ..AuditOptions::default()
+    };
+    let resources = stored_versions::run(&options).await.unwrap();
+    let expected = BTreeMap::from([("audited.example.com/v1alpha1".to_owned(), 3)]);
+    assert_eq!(resources["widgets.audited.example.com"], expected);
+    assert!(
+        !resources.contains_key("configmaps"),
+        "a built-in resource: {resources:?}"
+    );
+}
+
+#[test]
+fn the_manifests_of_our_own_crds_are_clean() {
+    let crds = rendered::charts().join("exuvia-crds").display().to_string();
+    let report = check_manifests::run(&[crds]).unwrap();
+    assert!(report.checked > 0 && report.findings.is_empty(), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_stalled_migration_is_told_from_one_at_work_without_a_client() {
+    let client = ControlPlane::shared().await.client().unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    crds.create(&PostParams::default(), &StorageMigration::crd())
+        .await
+        .unwrap();
+    let migrations: Api<StorageMigration> = Api::all(client);
+    until("StorageMigrations are served", async || {
+        migrations.list(&ListParams::default()).await
+    })
+    .await;
+    for name in ["apples.example.com", "pears.example.com"] {
+        let migration = json!({"metadata": {"name": name}, "spec": {"resource": name}});
+        let migration = serde_json::from_value(migration).unwrap();
+        migrations
+            .create(&PostParams::default(), &migration)
+            .await
+            .unwrap();
+    }
+    let stalled = json!({"status": {"conditions": [{
+        "type": "Stalled", "status": "True", "reason": "Failures", "message": "2 objects failed",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let patch = Patch::Merge(&stalled);
+    migrations
+        .patch_status("pears.example.com", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    let list = migrations.list(&ListParams::default()).await.unwrap();
+    let states = stalled::run(&serde_json::to_string(&list).unwrap()).unwrap();
+    let expected = [
+        ("apples.example.com", "at work"),
+        ("pears.example.com", "stalled: Failures: 2 objects failed"),
+    ];
+    assert_eq!(
+        states,
+        expected.map(|(resource, state)| (resource.to_owned(), state.to_owned()))
     );
 }

@@ -8,16 +8,3 @@ mod hook;
 mod libraries;
 #[path = "../rendered/mod.rs"]
 mod rendered;
-
-use std::time::Duration;
-
-/// Waits for a condition for a minute at most.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    assert!(waited.is_ok(), "waited for: {what}");
-}

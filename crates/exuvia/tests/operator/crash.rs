@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use exuvia_api::{OPT_IN_LABEL, StorageMigration};
-use exuvia_testenv::crash::{Crash, Ended, Lane, Matrix, Point, Program, Run, Scenario};
+use exuvia_testenv::crash::{Crash, Lane, Matrix, Point, Program, Run, RunEnd, Scenario};
 use exuvia_testenv::proxy::{Match, Recorded};
 use exuvia_testenv::{ControlPlane, Widgets, until};
 use http::Method;
@@ -92,7 +92,7 @@ impl Scenario for Migration {
         .await;
     }
 
-    async fn check(&self, lane: &Lane, widgets: &Widgets, ended: &Ended) {
+    async fn check(&self, lane: &Lane, widgets: &Widgets, ended: &RunEnd) {
         assert_eq!(asked_twice(&ended.writes), [] as [&str; 0]);
         // So that "as an undisturbed run" says something.
         if ended.run.point.is_none() {

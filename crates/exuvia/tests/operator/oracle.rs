@@ -3,11 +3,10 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exuvia_testenv::oracle::History;
+pub(crate) use exuvia_testenv::oracle::assert_every_trim_was_right;
 use exuvia_testenv::proxy::{Match, Proxy, Recorded, Rule};
 use exuvia_testenv::{ControlPlane, Widgets, until};
 use http::Method;
-use serde_json::Value;
 
 use crate::harness::{Operator, stored_at};
 
@@ -20,45 +19,6 @@ pub(crate) fn start_behind(proxy: &Proxy, control_plane: &ControlPlane, args: &[
 
 /// How long a request is held up at most: of a test that failed nobody opens the gate any more.
 const HELD: Duration = Duration::from_secs(60);
-
-/// The values of `storedVersions` in one state of the CRD.
-fn stored_versions_in(crd: &Value) -> Vec<String> {
-    let versions = crd["status"]["storedVersions"].as_array().into_iter().flatten();
-    let text = |version: &Value| version.as_str().unwrap().to_owned();
-    versions.map(text).collect()
-}
-
-/// The oracle: whenever a version left `storedVersions`, no object was stored at it at that very revision. Returns all
-/// values that `storedVersions` has had, in their order.
-pub(crate) async fn assert_every_trim_was_right(
-    control_plane: &ControlPlane,
-    widgets: &Widgets,
-) -> Vec<Vec<String>> {
-    let etcd = control_plane.etcd();
-    let kind = "apiextensions.k8s.io/customresourcedefinitions";
-    let key = format!("{}/{kind}/{}", etcd.prefix(), widgets.crd_name());
-    let history = History::of_key(etcd, &key).await.unwrap();
-    let mut values: Vec<Vec<String>> = Vec::new();
-    for past in &history.snapshots {
-        let stored = stored_versions_in(&past.json(&key));
-        let before = values.last().cloned().unwrap_or_default();
-        for dropped in before.iter().filter(|version| !stored.contains(version)) {
-            let old = format!("{}/{dropped}", widgets.group());
-            let then = control_plane.stored(widgets.group(), "widgets").at(past.revision);
-            let mut left = then.all().await.unwrap();
-            left.retain(|stored| stored.api_version.as_ref() == Some(&old));
-            let names: Vec<&str> = left.iter().map(exuvia_testenv::Stored::name).collect();
-            assert!(
-                names.is_empty(),
-                "{dropped} was dropped with objects stored at it: {names:?}"
-            );
-        }
-        if before != stored {
-            values.push(stored);
-        }
-    }
-    values
-}
 
 /// All objects are stored at this version, it is the only one that `storedVersions` lists, and every trim was right.
 pub(crate) async fn assert_all_at(
@@ -137,12 +97,12 @@ pub(crate) fn on_rewrites() -> Match {
 
 /// Holds up a group's rewrites once so many were stored.
 pub(crate) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     stored: usize,
     waiting: usize,
     /// How many are let through; `None`: all.
@@ -153,9 +113,9 @@ impl Gate {
     /// A gate in front of the server that lets `limit` rewrites through.
     pub(crate) fn after(limit: usize, proxy: &Proxy, widgets: &Widgets) -> Arc<Self> {
         let gate = Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(GateState {
                 limit: Some(limit),
-                ..State::default()
+                ..GateState::default()
             }),
             changed: Condvar::new(),
         });
@@ -177,14 +137,14 @@ impl Gate {
         gate
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap()
     }
 
     fn wait(&self) {
         let mut state = self.state();
         state.waiting += 1;
-        let is_shut = |state: &mut State| state.limit.is_some_and(|limit| state.stored >= limit);
+        let is_shut = |state: &mut GateState| state.limit.is_some_and(|limit| state.stored >= limit);
         let (mut state, _) = self.changed.wait_timeout_while(state, HELD, is_shut).unwrap();
         state.waiting -= 1;
     }

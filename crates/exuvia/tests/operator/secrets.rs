@@ -173,7 +173,7 @@ async fn a_canary_in_every_object_shows_nowhere() {
         &["--log-level=trace", "--lease-duration=30s"],
     );
     in_phase(&client, &fine.crd_name(), Phase::Migrated).await;
-    // People are told what it is about all the same.
+    // People are told what it is about anyway.
     for (widgets, reason, parts) in [
         (
             &by_rule,

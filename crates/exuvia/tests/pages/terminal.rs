@@ -24,7 +24,7 @@ pub(crate) struct Terminal {
 }
 
 /// How a command ended.
-pub(crate) struct Ended {
+pub(crate) struct CommandEnd {
     pub(crate) code: i32,
     pub(crate) printed: String,
 }
@@ -65,7 +65,7 @@ impl Terminal {
 
     /// Runs a command to its end. If it applied a CRD, the API server has understood that afterwards, as it has when a
     /// person types the next command.
-    pub(crate) async fn run(&self, command: &str) -> Ended {
+    pub(crate) async fn run(&self, command: &str) -> CommandEnd {
         let mut shell = Command::new("sh");
         shell
             .args(["-c", command])
@@ -82,7 +82,7 @@ impl Terminal {
         if code == 0 && command.starts_with("kubectl apply") {
             self.wait_until_understood(command).await;
         }
-        Ended {
+        CommandEnd {
             code,
             printed: printed.lines().chain(said).collect::<Vec<_>>().join("\n"),
         }

@@ -42,7 +42,7 @@ async fn renaming(control_plane: &ControlPlane, group: &str) -> (Widgets, Webhoo
 }
 
 /// Runs what was advised, without waiting for a minute.
-async fn follow(control_plane: &ControlPlane, command: &str) {
+async fn run_advice(control_plane: &ControlPlane, command: &str) {
     let words: Vec<&str> = command.split(' ').collect();
     let server = control_plane.apiserver().url();
     assert_eq!(words[..3], ["exuvia", "storage", "migrate"], "{command}");
@@ -76,7 +76,7 @@ async fn following_the_advice_frees_a_version_whose_owners_cannot_be_moved() {
                 "people are told as well: {table}"
             );
         }
-        follow(control_plane, &next).await;
+        run_advice(control_plane, &next).await;
         followed.push(next);
     };
     assert!(followed.len() > 1, "{followed:#?}");
@@ -90,7 +90,7 @@ async fn who_still_writes_at_an_old_version_is_to_be_updated_before_anything_is_
     let control_plane = ControlPlane::shared().await;
     let client = control_plane.client().unwrap();
     let widgets = flipped(&client, "laggard.advice.io", 3).await;
-    follow(
+    run_advice(
         control_plane,
         &format!("exuvia storage migrate {}", widgets.crd_name()),
     )

@@ -278,3 +278,15 @@ fn every_phase_reads_as_kstatus_expects_it() {
         assert_eq!(read(&migration), Kstatus::InProgress, "the spec was changed");
     }
 }
+
+/// The runtime writes these conditions for any controller, and knows nothing of our API.
+#[test]
+fn the_runtime_publishes_the_conditions_of_our_api() {
+    use exuvia_api::condition;
+    use exuvia_runtime::publish;
+
+    assert_eq!(
+        [publish::READY, publish::RECONCILING, publish::STALLED],
+        [condition::READY, condition::RECONCILING, condition::STALLED]
+    );
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exuvia_storage::protocol::StepKind;
 use exuvia_storage::{End, Engine, MigrationReport, Options, Verified, Verify};
+use exuvia_testenv::oracle::{StoredVersions, held_at, stored_versions};
 use exuvia_testenv::proxy::{Match, Proxy, Rule};
 use exuvia_testenv::{ApiServer, ControlPlane, Widgets};
 use exuvia_write::Writer;
@@ -98,36 +99,24 @@ impl TwoHosts {
 
     /// Names of the widgets that etcd holds at v1alpha1, now or as of a revision.
     async fn old(&self, widgets: &Widgets, at: Option<i64>) -> Vec<String> {
-        let mut stored = self.control_plane.stored(widgets.group(), "widgets");
-        if let Some(revision) = at {
-            stored = stored.at(revision);
-        }
-        let old = format!("{}/v1alpha1", widgets.group());
-        let mut all = stored.all().await.unwrap();
-        all.retain(|stored| stored.api_version.as_ref() == Some(&old));
-        all.iter().map(|stored| stored.name().to_owned()).collect()
+        let revision = match at {
+            Some(revision) => revision,
+            None => self.control_plane.etcd().revision().await.unwrap(),
+        };
+        held_at(&self.control_plane, widgets, "v1alpha1", revision)
+            .await
+            .unwrap()
     }
 
     /// The oracle: whatever the migration says, a version that is not listed has no object at the trim's revision.
     async fn assert_no_wrong_trim(&self, widgets: &Widgets, report: &MigrationReport) {
-        let key = format!(
-            "/registry/apiextensions.k8s.io/customresourcedefinitions/{}",
-            widgets.crd_name()
-        );
-        let crd = self
-            .control_plane
-            .etcd()
-            .stored_under(&key)
-            .all()
-            .await
-            .unwrap()
-            .remove(0);
-        let listed = crd.json().unwrap()["status"]["storedVersions"].clone();
-        if listed.as_array().unwrap().contains(&"v1alpha1".into()) {
-            assert_ne!(report.end, End::Migrated, "{listed}");
+        let now = stored_versions(&self.control_plane, widgets).await.unwrap();
+        let StoredVersions { revision, listed } = now.unwrap();
+        if listed.iter().any(|listed| listed == "v1alpha1") {
+            assert_ne!(report.end, End::Migrated, "{listed:?}");
             return;
         }
-        let old = self.old(widgets, Some(crd.mod_revision)).await;
+        let old = self.old(widgets, Some(revision)).await;
         assert!(
             old.is_empty(),
             "v1alpha1 was trimmed ({:?}, verified by {:?}), and etcd held at it: {old:?}",

@@ -70,7 +70,7 @@ impl Advice {
         let unseen = loss::unseen(definition);
         let unseen = unseen.iter().find(|unseen| old.contains(&unseen.version));
         Self {
-            first: unseen.map(|unseen| unseen.why.clone()),
+            first: unseen.map(|unseen| unseen.why.to_string()),
             ..Self::new(verdict, format!("{} --patrol", migrate(definition)))
         }
     }
@@ -186,7 +186,7 @@ impl Held {
         let by = format!(
             "{} ({})",
             self.managers.join(", "),
-            crate::cli::output::count(self.objects, "object")
+            exuvia_storage::counted(self.objects, "object")
         );
         let storage = &definition.crd.storage;
         let mut verdict = if self.gone.is_empty() {

@@ -41,8 +41,8 @@ pub struct PlanArgs {
     /// How to print results
     #[arg(short, long, value_enum, default_value_t)]
     pub output: PlanFormat,
-    /// Show messages of the API server and of webhooks whole, with the values of objects that they quote: for a terminal
-    /// alone
+    /// Show messages of the API server and of webhooks in full, with the values of objects that they quote; use it only on
+    /// a terminal
     #[arg(long)]
     pub show_values: bool,
 }

@@ -1,17 +1,16 @@
 //! What holds old versions of a CRD: as seen now, as on record, and as its `StorageMigration` tells.
 
 use exuvia_api::{Phase, StorageMigration, condition};
+use exuvia_storage::counted;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Holds, older};
 use exuvia_storage::record::Record;
 use exuvia_storage::usage::still_writes;
-use exuvia_write::{ErrorClass, RetryPolicy};
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt};
+use kube::ResourceExt;
 use serde::Serialize;
 
 use super::ownership::Ownership;
-use crate::cli::output::{count, seconds};
+use crate::cli::output::seconds;
 
 /// How many objects that a migration did not do are named to people.
 const FAILURES_SHOWN: usize = 3;
@@ -33,7 +32,7 @@ pub(super) struct Blocker {
 /// What a `StorageMigration` says of the CRD.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Migration {
+pub(super) struct ToldByMigration {
     pub(super) name: String,
     pub(super) phase: Phase,
     /// Why it does not go on, if it does not.
@@ -49,25 +48,8 @@ pub(super) struct Migration {
     blockers: Vec<Blocker>,
 }
 
-/// All `StorageMigration`s, by the resource that they are about. Where the operator is not installed there are none.
-pub(super) async fn migrations(client: &Client) -> Result<Vec<(String, Migration)>, kube::Error> {
-    let api: Api<StorageMigration> = Api::all(client.clone());
-    let all = ListParams::default();
-    match RetryPolicy::default().read(|| api.list(&all)).await {
-        Ok(list) => Ok(list
-            .items
-            .iter()
-            .map(|migration| (migration.spec.resource.clone(), Migration::read(migration)))
-            .collect()),
-        Err(error) if matches!(ErrorClass::of(&error), ErrorClass::Gone | ErrorClass::Missing) => {
-            Ok(Vec::new())
-        }
-        Err(error) => Err(error),
-    }
-}
-
-impl Migration {
-    fn read(migration: &StorageMigration) -> Self {
+impl ToldByMigration {
+    pub(super) fn read(migration: &StorageMigration) -> Self {
         let status = migration.status.clone().unwrap_or_default();
         let stalled = status
             .conditions
@@ -130,7 +112,7 @@ pub(super) fn blockers(
     definition: &Definition,
     record: Option<&Record>,
     seen: &Ownership,
-    migration: Option<&Migration>,
+    migration: Option<&ToldByMigration>,
 ) -> Vec<Blocker> {
     let stored = definition.crd.old_versions();
     let candidates: Vec<&str> = older(definition).collect();
@@ -193,7 +175,7 @@ fn ownership(
         .map(|(manager, owner)| {
             let mut message = format!(
                 "{manager} owns fields on {}, such as {}",
-                count(owner.objects, "object"),
+                counted(owner.objects, "object"),
                 owner.example
             );
             if let Some(last) = owner.last {

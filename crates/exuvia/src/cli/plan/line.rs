@@ -12,7 +12,7 @@ use kube::Client;
 use serde::Serialize;
 
 use super::advice::Advice;
-use super::blockers::{self, Blocker, Migration, blockers};
+use super::blockers::{self, Blocker, ToldByMigration, blockers};
 use super::ownership::Ownership;
 use crate::cli::args::ClusterArgs;
 use crate::cli::output::seconds;
@@ -60,7 +60,7 @@ pub(super) struct Line {
     blockers: Option<Vec<Blocker>>,
     /// What the operator's migration of it says, if it was asked for and there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    migration: Option<Migration>,
+    migration: Option<ToldByMigration>,
 }
 
 /// How long an API server may take to count the objects of one CRD. It answers within a second, unless it waits for a
@@ -102,7 +102,7 @@ impl Line {
         client: &Client,
         crd: &CustomResourceDefinition,
         look: bool,
-        migration: Option<Migration>,
+        migration: Option<ToldByMigration>,
     ) -> Self {
         let definition = &Definition::read(crd);
         let record = Record::read(crd);
@@ -235,7 +235,7 @@ impl Line {
         let mut below = Vec::new();
         if shown.blockers {
             below.extend(self.blockers.iter().flat_map(|held| blockers::lines(held)));
-            below.extend(self.migration.iter().flat_map(Migration::lines));
+            below.extend(self.migration.iter().flat_map(ToldByMigration::lines));
         }
         Row {
             cells: self.cells(shown),

@@ -105,7 +105,7 @@ pub(super) async fn explained(client: &Client, error: kube::Error, wanted: &Want
 async fn resources(client: &Client, wanted: &Wanted<'_>) -> Option<Vec<(String, String)>> {
     let discovery = Discovery::new(client.clone()).run_aggregated().await.ok()?;
     let is_wanted = |group: &str, plural: &str| {
-        let name = format!("{plural}.{group}");
+        let name = exuvia_write::resource_name(plural, group);
         let is_named = wanted.names.is_empty() || wanted.names.contains(&name);
         (is_named && is_in_groups(group, wanted.groups))
             || (wanted.migrations && name == exuvia_api::StorageMigration::crd_name())

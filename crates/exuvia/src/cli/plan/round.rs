@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{OptIn, is_in_groups};
+use exuvia_storage::{OptIn, counted, is_in_groups};
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -13,7 +13,6 @@ use super::{PlanArgs, PlanFormat, Target, crds_for, lines, migrations_among, no_
 
 use crate::cli::bars::CrdProgress;
 use crate::cli::cluster::Cluster;
-use crate::cli::output::count;
 use crate::cli::table::{Column, Row, Table};
 
 /// How many CRDs are named in a note.
@@ -225,7 +224,7 @@ fn left_out(definitions: &[Definition], opt_in: &OptIn) -> Option<String> {
         let carry = if number == 1 { "carries" } else { "carry" };
         format!(
             "{} {carry} the label {}, but outside of --groups {}: {}",
-            count(number, "CRD"),
+            counted(number, "CRD"),
             opt_in.label,
             opt_in.groups.join(","),
             some(&outside)
@@ -240,7 +239,7 @@ pub(super) fn notes_on_rights(lines: &[Line]) -> Option<String> {
     (number > 0).then(|| {
         format!(
             "not allowed to list the objects of {}; add to the role: {}",
-            count(number, "CRD"),
+            counted(number, "CRD"),
             rules(missing)
         )
     })

@@ -1,7 +1,7 @@
 //! Crashes in migrations that do not go straight: a version that must be put back, a pass that is voided, a stall.
 
 use exuvia_api::{Phase, StorageMigration};
-use exuvia_testenv::crash::{Crash, Ended, Lane, Matrix, Point, Run, Scenario};
+use exuvia_testenv::crash::{Crash, Lane, Matrix, Point, Run, RunEnd, Scenario};
 use exuvia_testenv::proxy::Match;
 use exuvia_testenv::{ControlPlane, Widgets, until};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -18,7 +18,7 @@ use crate::oracle::assert_every_trim_was_right;
 
 /// What is out of the ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+enum Disturbance {
     /// Somebody else has trimmed `storedVersions`, and was wrong: it must be put back before anything else.
     TrimmedByOthers,
     /// The CRD's spec changes as soon as it was trimmed, before the patrol.
@@ -30,12 +30,20 @@ enum Trouble {
 #[test]
 fn a_crash_in_a_troubled_migration_leaves_nothing_old_and_nothing_trimmed_wrongly() {
     std::thread::scope(|scope| {
-        for trouble in [Trouble::TrimmedByOthers, Trouble::Voided, Trouble::Stalled] {
+        for disturbance in [
+            Disturbance::TrimmedByOthers,
+            Disturbance::Voided,
+            Disturbance::Stalled,
+        ] {
             scope.spawn(move || {
-                let report = Matrix::new(trouble).points(some).writes_may_vary().run();
-                println!("{trouble:?}: {report}");
+                let report = Matrix::new(disturbance).points(some).writes_may_vary().run();
+                println!("{disturbance:?}: {report}");
                 report.assert_all_ended_well();
-                assert!(report.writes.len() > OBJECTS, "{trouble:?}: {:?}", report.writes);
+                assert!(
+                    report.writes.len() > OBJECTS,
+                    "{disturbance:?}: {:?}",
+                    report.writes
+                );
             });
         }
     });
@@ -54,7 +62,7 @@ fn some(writes: usize) -> Vec<Point> {
     (2..=writes).step_by(3).map(point).collect()
 }
 
-impl Scenario for Trouble {
+impl Scenario for Disturbance {
     type World = Widgets;
     type Program = Operator;
 
@@ -110,7 +118,7 @@ impl Scenario for Trouble {
         .await;
     }
 
-    async fn check(&self, lane: &Lane, widgets: &Widgets, _ended: &Ended) {
+    async fn check(&self, lane: &Lane, widgets: &Widgets, _ended: &RunEnd) {
         let stored = stored_at(&lane.control_plane, widgets).await;
         assert_eq!(stored, [("v1".to_owned(), OBJECTS)].into());
         assert_eq!(stored_versions(&lane.client, widgets).await, ["v1"]);

@@ -46,10 +46,7 @@ pub async fn find(
         (1, _) => Ok(found.remove(0)),
         (_, Some(core)) => Ok(found.remove(core)),
         (_, None) => {
-            let names: Vec<String> = found
-                .iter()
-                .map(|resource| format!("{plural}.{}", resource.group))
-                .collect();
+            let names: Vec<String> = found.iter().map(resource_name).collect();
             Err(Error::Ambiguous {
                 name: name.to_owned(),
                 candidates: names.join(" or "),

@@ -22,7 +22,7 @@ use crate::{
 ///
 /// All of it is one future: workers are polled here and not spawned, so that they may borrow from the caller, and dropping
 /// the sweep drops everything. Nothing is awaited outside the one `select!`, or workers would stand still meanwhile.
-pub(crate) async fn drive<S, T, W, F>(
+pub(crate) async fn walk_to_end<S, T, W, F>(
     walk: Walk<S>,
     read: fn(&Item) -> Result<T, serde_json::Error>,
     settings: &Settings,

@@ -114,7 +114,7 @@ async fn sweep<S: Source, F: Future<Output = Verdict>>(
     progress: &watch::Sender<Progress>,
     worker: impl Fn(PartialObjectMeta) -> F,
 ) -> Result<SweepReport, Error> {
-    drive(walk(source), Item::metadata, settings, control, progress, worker).await
+    walk_to_end(walk(source), Item::metadata, settings, control, progress, worker).await
 }
 
 fn walk<S: Source>(source: S) -> Walk<S> {
@@ -220,7 +220,7 @@ async fn whole_objects_are_handed_over_and_one_that_does_not_fit_is_named() {
     odd.items[1] = item(&json!({"metadata": {"name": "odd", "labels": 7}}));
     let source = Script::new([Ok(odd)]);
     let sizes = RefCell::new(Vec::new());
-    let report = drive(
+    let report = walk_to_end(
         walk(&source),
         Item::read::<DynamicObject>,
         &settings(),
