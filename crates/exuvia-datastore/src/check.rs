@@ -58,7 +58,10 @@ fn blocker(reason: &str, message: &str) -> Blocker {
 }
 
 async fn has_policies(client: &Client) -> Result<bool, Error> {
-    match client.list_api_group_resources("admissionregistration.k8s.io/v1").await {
+    match client
+        .list_api_group_resources("admissionregistration.k8s.io/v1")
+        .await
+    {
         Ok(resources) => Ok(resources
             .resources
             .iter()
@@ -86,21 +89,35 @@ async fn overlaps(
                 kind: format!("{kind}.{group}"),
                 ..blocker(
                     reason::OVERLAP,
-                    &format!("DatastoreMigration {} also moves this kind: wait for its end", other.name_any()),
+                    &format!(
+                        "DatastoreMigration {} also moves this kind: wait for its end",
+                        other.name_any()
+                    ),
                 )
             });
         }
     }
-    let resources: Vec<String> = kinds.sources().into_iter().chain(kinds.targets()).map(crate::Kind::name).collect();
+    let resources: Vec<String> = kinds
+        .sources()
+        .into_iter()
+        .chain(kinds.targets())
+        .map(crate::Kind::name)
+        .collect();
     let storage: Vec<StorageMigration> = match all(&Api::all(client.clone())).await {
         Ok(storage) => storage,
         // Its CRD need not be installed.
         Err(error) if error.class.as_str() == "missing" => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    for other in storage.iter().filter(|other| resources.contains(&other.spec.resource)) {
+    for other in storage
+        .iter()
+        .filter(|other| resources.contains(&other.spec.resource))
+    {
         let phase = other.status.as_ref().and_then(|status| status.phase);
-        if matches!(phase, Some(Phase::Rewriting | Phase::Verifying | Phase::Trimming | Phase::Patrolling)) {
+        if matches!(
+            phase,
+            Some(Phase::Rewriting | Phase::Verifying | Phase::Trimming | Phase::Patrolling)
+        ) {
             blockers.push(blocker(
                 reason::OVERLAP,
                 &format!(
@@ -135,7 +152,11 @@ fn kinds_of(migration: &DatastoreMigration) -> Vec<(String, String)> {
     for mapping in &migration.spec.mappings {
         for kind in &mapping.from.kinds {
             kinds.push((mapping.from.group.clone(), kind.clone()));
-            let to = if mapping.to.kind.is_empty() { kind } else { &mapping.to.kind };
+            let to = if mapping.to.kind.is_empty() {
+                kind
+            } else {
+                &mapping.to.kind
+            };
             kinds.push((mapping.to.group.clone(), to.clone()));
         }
     }
@@ -145,14 +166,21 @@ fn kinds_of(migration: &DatastoreMigration) -> Vec<(String, String)> {
 /// Whether the other one comes first: it runs already, or it is older. One that has come to its end holds nobody back.
 fn is_first(other: &DatastoreMigration, migration: &DatastoreMigration) -> bool {
     let phase = |migration: &DatastoreMigration| {
-        migration.status.as_ref().and_then(|status| status.phase).unwrap_or_default()
+        migration
+            .status
+            .as_ref()
+            .and_then(|status| status.phase)
+            .unwrap_or_default()
     };
     match phase(other) {
         DatastorePhase::Migrating | DatastorePhase::Converged => true,
         DatastorePhase::Complete | DatastorePhase::Failed => false,
         DatastorePhase::Pending | DatastorePhase::WaitingForConflictResolution => {
             let age = |migration: &DatastoreMigration| {
-                (migration.metadata.creation_timestamp.clone().map(|at| at.0), migration.name_any())
+                (
+                    migration.metadata.creation_timestamp.clone().map(|at| at.0),
+                    migration.name_any(),
+                )
             };
             other.metadata.deletion_timestamp.is_none() && age(other) < age(migration)
         }
@@ -184,7 +212,11 @@ mod tests {
             ("Complete", "2026-01-01T00:00:00Z", false),
             ("Failed", "2026-01-01T00:00:00Z", false),
         ] {
-            assert_eq!(is_first(&migration("a", phase, created), &ours), expected, "{phase} {created}");
+            assert_eq!(
+                is_first(&migration("a", phase, created), &ours),
+                expected,
+                "{phase} {created}"
+            );
         }
     }
 }

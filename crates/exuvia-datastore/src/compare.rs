@@ -21,14 +21,14 @@ const HELM: &str = "meta.helm.sh/";
 
 /// What counts as a difference.
 #[derive(Clone, Debug)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     compared: Vec<Compared>,
     ignored: Vec<String>,
 }
 
 impl Comparison {
     /// As the spec says.
-    pub fn new(conflicts: &Conflicts) -> Self {
+    pub(crate) fn new(conflicts: &Conflicts) -> Self {
         Self {
             compared: conflicts.compare.clone(),
             ignored: conflicts.ignore_annotations.clone(),
@@ -36,14 +36,14 @@ impl Comparison {
     }
 
     /// Whether an annotation does not count.
-    pub fn ignores(&self, annotation: &str) -> bool {
+    pub(crate) fn ignores(&self, annotation: &str) -> bool {
         TOOLS.contains(&annotation)
             || annotation.starts_with(HELM)
             || self.ignored.iter().any(|ignored| ignored == annotation)
     }
 
     /// The first field in which two objects differ, as a path.
-    pub fn difference(&self, one: &Value, other: &Value) -> Option<String> {
+    pub(crate) fn difference(&self, one: &Value, other: &Value) -> Option<String> {
         self.compared.iter().find_map(|compared| match compared {
             Compared::Content => first_difference(&content(one), &content(other), String::new()),
             Compared::Labels => first_difference(
@@ -73,7 +73,7 @@ impl Comparison {
 
     /// What to ask the server for: the live object with the wanted content, labels and annotations. What does not count stays as
     /// it is live, and so do owners, finalizers and status.
-    pub fn put_over(&self, live: &Value, wanted: &Value) -> Value {
+    pub(crate) fn put_over(&self, live: &Value, wanted: &Value) -> Value {
         let mut put = Map::new();
         for key in ["apiVersion", "kind"] {
             put.insert(key.to_owned(), live[key].clone());

@@ -1,5 +1,7 @@
 //! `references.rewrite`: objects that are not moved but name moved ones in their fields.
 
+use std::sync::Arc;
+
 use exuvia_api::DatastoreMigration;
 use exuvia_sweep::{Sweep, Verdict};
 use exuvia_write::{ErrorClass, Redacted};
@@ -29,11 +31,11 @@ pub(crate) async fn rewrite(
         let sweep = Sweep::of(client.clone(), &resource).controlled_by(&mover.control);
         let report = sweep
             .run_whole(async |object: DynamicObject| {
-                let labels = object.metadata.labels.clone().unwrap_or_default();
-                if !selects(&rule.within.selector, &labels) {
+                let value = serde_json::to_value(&object).unwrap_or_default();
+                if !selects(&rule.within.selector, &value) {
                     return Verdict::skipped();
                 }
-                rewrite_one(&api, mover, index, object).await
+                rewrite_one(&api, mover, index, &object, value).await
             })
             .await?;
         all_looked_at(&report)?;
@@ -41,23 +43,33 @@ pub(crate) async fn rewrite(
     Ok(())
 }
 
-async fn rewrite_one(api: &Api<DynamicObject>, mover: &Mover, index: usize, object: DynamicObject) -> Verdict {
-    let value = serde_json::to_value(&object).unwrap_or_default();
-    let rewritten = match mover.mappings.rewrite_object_async(index, value).await {
+async fn rewrite_one(
+    api: &Api<DynamicObject>,
+    mover: &Mover,
+    index: usize,
+    object: &DynamicObject,
+    value: serde_json::Value,
+) -> Verdict {
+    let rewritten = match mover.mappings.rewrite_object_async(index, Arc::new(value)).await {
         Ok(Some(rewritten)) => rewritten,
         Ok(None) => return Verdict::skipped(),
         Err(error) => return Verdict::failed("conversion", error.redacted()),
     };
     let Ok(rewritten) = serde_json::from_value::<DynamicObject>(rewritten) else {
-        return Verdict::failed("conversion", "the rewritten object does not have the form of a Kubernetes object");
+        return Verdict::failed(
+            "conversion",
+            "the rewritten object does not have the form of a Kubernetes object",
+        );
     };
     let write = |live: &mut DynamicObject| {
         live.data.clone_from(&rewritten.data);
         live.metadata.labels.clone_from(&rewritten.metadata.labels);
-        live.metadata.annotations.clone_from(&rewritten.metadata.annotations);
+        live.metadata
+            .annotations
+            .clone_from(&rewritten.metadata.annotations);
     };
     // A conflict is not solved here: the next sweep works out the change from a fresh read.
-    match mover.writer.patch(api, &object, write).await {
+    match mover.writer.patch(api, object, write).await {
         Ok(_) => Verdict::changed(),
         Err(error) if error.class() == ErrorClass::Gone => Verdict::gone(),
         Err(error) => {

@@ -24,27 +24,31 @@ pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker
     for kind in &kinds {
         let sweep = Sweep::of(client.clone(), &kind.resource).controlled_by(&mover.control);
         let report = sweep
-            .run_whole(async |source: DynamicObject| match was_moved(mover, &source).await {
-                Ok(None) => Verdict::unchanged(),
-                Ok(Some(problem)) => {
-                    let mut blockers = blockers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    if blockers.len() < MAX_LISTED {
-                        blockers.push(Blocker {
-                            reason: problem.reason.to_owned(),
-                            kind: kind.shown(),
-                            namespace: source.namespace().unwrap_or_default(),
-                            name: source.name_any(),
-                            message: problem.message.into_string(),
-                        });
+            .run_whole(
+                async |source: DynamicObject| match was_moved(mover, &source).await {
+                    Ok(None) => Verdict::unchanged(),
+                    Ok(Some(problem)) => {
+                        let mut blockers = blockers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        if blockers.len() < MAX_LISTED {
+                            blockers.push(Blocker {
+                                reason: problem.reason.to_owned(),
+                                kind: kind.shown(),
+                                namespace: source.namespace().unwrap_or_default(),
+                                name: source.name_any(),
+                                message: problem.message.into_string(),
+                            });
+                        }
+                        Verdict::unchanged()
                     }
-                    Verdict::unchanged()
-                }
-                Err(error) => Verdict::failed("failed", Redacted::from_error(&error)),
-            })
+                    Err(error) => Verdict::failed("failed", Redacted::from_error(&error)),
+                },
+            )
             .await?;
         all_looked_at(&report)?;
     }
-    let blockers = blockers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let blockers = blockers
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     if !blockers.is_empty() {
         return Ok(blockers);
     }
@@ -73,10 +77,14 @@ async fn was_moved(mover: &Mover, source: &DynamicObject) -> Result<Option<Probl
     let Some(target) = mover.kinds.target(&output.group, &output.kind) else {
         return Ok(not_moved("its target kind is not known".into()));
     };
-    let live = mover.read(target, output.namespace.as_deref(), &output.name).await?;
+    let live = mover
+        .read(target, output.namespace.as_deref(), &output.name)
+        .await?;
     let Some(live) = live else {
         // Its target was deleted after the move: that is what people wanted, and the source is what is left of it.
-        return Ok(not_moved("its target does not exist any more: delete this object first".into()));
+        return Ok(not_moved(
+            "its target does not exist any more: delete this object first".into(),
+        ));
     };
     let uid = source.uid().unwrap_or_default();
     if annotation(&live, exuvia_api::SOURCE_UIDS_ANNOTATION).is_none() {

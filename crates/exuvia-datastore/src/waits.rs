@@ -36,11 +36,17 @@ async fn look_at(
 ) -> Result<Option<Redacted>, Error> {
     let kind = GroupVersionKind::gvk(&wait.group, &wait.version, &wait.kind);
     let Some((resource, namespaced)) = find(client, &kind).await? else {
-        let missing = redacted!("kind {} in version {} is not served", Name(&wait.kind), Name(&wait.version));
+        let missing = redacted!(
+            "kind {} in version {} is not served",
+            Name(&wait.kind),
+            Name(&wait.version)
+        );
         return Ok(Some(missing).filter(|_| !wait.optional));
     };
     let api: Api<DynamicObject> = match wait.namespace.as_str() {
-        namespace if namespaced && !namespace.is_empty() => Api::namespaced_with(client.clone(), namespace, &resource),
+        namespace if namespaced && !namespace.is_empty() => {
+            Api::namespaced_with(client.clone(), namespace, &resource)
+        }
         _ => Api::all_with(client.clone(), &resource),
     };
     let mut which = ListParams::default();
@@ -81,7 +87,11 @@ async fn why_not(
         return Ok(Some(redacted!("{}: {}", who, Name(why))));
     }
     if let Some(key) = env_lacks(&value, &wait.env) {
-        return Ok(Some(redacted!("{}: no container has the wanted value of {}", who, Name(key))));
+        return Ok(Some(redacted!(
+            "{}: no container has the wanted value of {}",
+            who,
+            Name(key)
+        )));
     }
     if let Some(condition) = mappings.wait_for(index) {
         return Ok(match condition.is_true_async(Arc::new(value)).await {
@@ -138,12 +148,17 @@ fn env_lacks<'a>(object: &Value, env: &'a BTreeMap<String, String>) -> Option<&'
         let mut variables = variables.flat_map(|container| container["env"].as_array().into_iter().flatten());
         variables.any(|variable| variable["name"] == key && variable["value"] == wanted)
     };
-    env.iter().find(|(key, wanted)| !has(key, wanted)).map(|(key, _)| key.as_str())
+    env.iter()
+        .find(|(key, wanted)| !has(key, wanted))
+        .map(|(key, _)| key.as_str())
 }
 
 /// A selector as lists take it.
 pub(crate) fn label_selector(selector: &LabelSelector) -> String {
-    let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let labels = selector
+        .match_labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().map(|requirement| {
         let (key, values) = (&requirement.key, requirement.values.join(","));
         match requirement.operator {

@@ -17,13 +17,13 @@ use crate::kinds::Kind;
 
 /// Targets that were taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TakenBack {
+pub(crate) struct TakenBack {
     /// How many are gone.
-    pub deleted: u64,
+    pub(crate) deleted: u64,
     /// How many are on their way.
-    pub going: u64,
+    pub(crate) going: u64,
     /// Targets that somebody else has written to since. They stay.
-    pub left: Vec<String>,
+    pub(crate) left: Vec<String>,
 }
 
 impl Mover {

@@ -178,10 +178,17 @@ impl std::fmt::Debug for Mover {
 pub(crate) fn hash_of(object: &DynamicObject) -> String {
     let metadata = &object.metadata;
     let counting = json!([
-        metadata.labels, metadata.annotations, metadata.owner_references, metadata.deletion_timestamp, object.data,
+        metadata.labels,
+        metadata.annotations,
+        metadata.owner_references,
+        metadata.deletion_timestamp,
+        object.data,
     ]);
     let digest = ring::digest::digest(&ring::digest::SHA256, counting.to_string().as_bytes());
-    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    digest.as_ref()[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// An annotation's value.

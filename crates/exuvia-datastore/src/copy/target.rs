@@ -56,7 +56,7 @@ impl Mover {
     }
 
     /// Whether a live object is what is wanted, as the server sees it (PITFALLS D34).
-    async fn compared(
+    pub(super) async fn compared(
         &self,
         api: &Api<DynamicObject>,
         live: DynamicObject,

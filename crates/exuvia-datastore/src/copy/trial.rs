@@ -18,7 +18,7 @@ use crate::mapping::{Converted, Output};
 use crate::owners::{Edges, Lookup, Member, Moves, Outcome, Owners};
 
 /// Where a target kind is tried: at its own endpoint, or at that of its clone.
-pub type TriedAt<'a> = dyn Fn(&Kind) -> Api<DynamicObject> + Send + Sync + 'a;
+pub(crate) type TriedAt<'a> = dyn Fn(&Kind) -> Api<DynamicObject> + Send + Sync + 'a;
 
 /// What a trial remembers of all objects: 16 bytes for each, and the references between them.
 #[derive(Default)]
@@ -255,11 +255,11 @@ impl Mover {
 
 /// A sweep that left objects out says nothing about them.
 pub(crate) fn all_looked_at(report: &exuvia_sweep::SweepReport) -> Result<(), Error> {
-    let unfinished = report.tally.failed + report.tally.conflicts;
+    let unfinished = report.tally.failed + report.tally.conflict;
     if unfinished == 0 {
         return Ok(());
     }
-    let first = report.tally.failures.first();
+    let first = report.failures.first.first();
     Err(Error::Unfinished {
         objects: unfinished,
         first: first.map_or_else(|| "not known".into(), |failure| failure.message.clone()),

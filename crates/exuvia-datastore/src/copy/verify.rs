@@ -119,14 +119,13 @@ impl Mover {
 
     /// Whether a target of ours has everything that was written, and nothing else that counts.
     async fn is_as_written(&self, target: &Kind, live: &DynamicObject, output: &Output) -> Attempt<()> {
-        let live_value = serde_json::to_value(live).unwrap_or_default();
         if let Some(status) = &output.status
             && (live.data.get("status").is_none() && !is_empty(status))
         {
             return Ok(Err(wrong("status")));
         }
         match self
-            .compared(&target.all(&self.client), live.clone(), &wanted)
+            .compared(&target.all(&self.client), live.clone(), &output.object)
             .await?
         {
             Err(problem) => Ok(Err(problem)),

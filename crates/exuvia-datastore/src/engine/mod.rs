@@ -6,7 +6,7 @@
 mod observe;
 mod record;
 mod steps;
-mod work;
+pub(crate) mod work;
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use exuvia_sweep::Control;
 use exuvia_write::{Redacted, Writer};
 use kube::{Api, Client, Config};
 
-use self::work::Work;
+pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::Findings;
 use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
@@ -54,7 +54,9 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 

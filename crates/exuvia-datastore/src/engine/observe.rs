@@ -18,7 +18,7 @@ use super::work::Work;
 use crate::Error;
 use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
 use crate::protocol::{
-    Checked, Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage, Undo,
+    Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage, Undo,
     Verified, Wants,
 };
 use crate::route;
@@ -61,7 +61,11 @@ impl Engine {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let own = crds.get_metadata_opt(DatastoreMigration::crd_name()).await?;
         let leaves = own.is_none_or(|crd| crd.metadata.deletion_timestamp.is_some());
-        Ok(if leaves { Deletion::WithItsCrd } else { Deletion::Asked })
+        Ok(if leaves {
+            Deletion::WithItsCrd
+        } else {
+            Deletion::Asked
+        })
     }
 
     fn read_record(&self, deletion: Deletion) -> Record {
@@ -71,7 +75,11 @@ impl Engine {
             || status.observed_generation != self.migration.metadata.generation;
         Record {
             deletion,
-            has_finalizer: self.migration.finalizers().iter().any(|held| held == DATASTORE_FINALIZER),
+            has_finalizer: self
+                .migration
+                .finalizers()
+                .iter()
+                .any(|held| held == DATASTORE_FINALIZER),
             phase,
             undo: status.undo.as_ref().map(|undo| {
                 // One that a later version wrote is undone all the same.
@@ -108,7 +116,10 @@ impl Engine {
     /// Reads the spec and the cluster, if that was not done for this generation.
     async fn prepare(&mut self, stage: Stage) -> Result<(), Error> {
         let generation = self.migration.metadata.generation;
-        let is_current = self.work.as_ref().is_some_and(|work| work.generation == generation);
+        let is_current = self
+            .work
+            .as_ref()
+            .is_some_and(|work| work.generation == generation);
         if is_current {
             return Ok(());
         }
@@ -140,7 +151,10 @@ impl Engine {
                 Ok(())
             }
             Err(blockers) => Err(Error::Invalid(
-                blockers.first().map(|first| first.message.clone()).unwrap_or_default(),
+                blockers
+                    .first()
+                    .map(|first| first.message.clone())
+                    .unwrap_or_default(),
             )),
         }
     }
@@ -195,7 +209,14 @@ impl Engine {
             return Ok((Policy::Converged, shield));
         }
         let is_absent = frozen.is_absent() && converged.is_absent();
-        Ok((if is_absent { Policy::Absent } else { Policy::Partial }, shield))
+        Ok((
+            if is_absent {
+                Policy::Absent
+            } else {
+                Policy::Partial
+            },
+            shield,
+        ))
     }
 
     async fn flags(&self, stage: Stage) -> Result<Flags, Error> {
@@ -216,7 +237,11 @@ impl Engine {
             let now = read_flag(&self.client, flag).await?;
             frozen += usize::from(now.value.as_ref() == Some(&flag.frozen));
         }
-        Ok(if frozen == flags.len() { Flags::Frozen } else { Flags::Partial })
+        Ok(if frozen == flags.len() {
+            Flags::Frozen
+        } else {
+            Flags::Partial
+        })
     }
 
     async fn guard(&self, stage: Stage) -> Result<Guard, Error> {
@@ -234,8 +259,13 @@ impl Engine {
         Ok(match self.counting_since {
             None => Guard::Absent,
             Some(since) => {
-                let left = SCHEMA_COUNTS_AFTER.saturating_sub(Instant::now().saturating_duration_since(since));
-                if left.is_zero() { Guard::Ready } else { Guard::Young(left) }
+                let left =
+                    SCHEMA_COUNTS_AFTER.saturating_sub(Instant::now().saturating_duration_since(since));
+                if left.is_zero() {
+                    Guard::Ready
+                } else {
+                    Guard::Young(left)
+                }
             }
         })
     }
@@ -278,7 +308,12 @@ impl Engine {
         let mut locks: Vec<_> = policies
             .chain(bindings.map(|binding| binding.metadata))
             // The shield comes and goes by itself.
-            .filter(|metadata| metadata.name.as_ref().is_some_and(|name| !name.ends_with("-shield")))
+            .filter(|metadata| {
+                metadata
+                    .name
+                    .as_ref()
+                    .is_some_and(|name| !name.ends_with("-shield"))
+            })
             .map(|metadata| {
                 (
                     metadata.name.unwrap_or_default(),
@@ -289,11 +324,6 @@ impl Engine {
             .collect();
         locks.sort();
         Ok(locks)
-    }
-
-    /// Whether the check of the spec is over.
-    pub(super) fn is_checked(&self) -> bool {
-        self.seen.checked == Checked::Passed
     }
 }
 

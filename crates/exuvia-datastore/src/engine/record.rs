@@ -36,7 +36,9 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Error::Changed("the migration's status was written at the same time"))
+        Err(Error::Changed(
+            "the migration's status was written at the same time",
+        ))
     }
 
     /// Puts a stage on record as a condition, and whatever else belongs to it.
@@ -81,7 +83,9 @@ impl Engine {
                 self.migration.spec.cutover.api_service
             ),
             Undo::VerifyFailed => match &self.message {
-                Some(first) => redacted!("targets are not as they were written: {}", first.clone()).into_string(),
+                Some(first) => {
+                    redacted!("targets are not as they were written: {}", first.clone()).into_string()
+                }
                 None => "targets are not as they were written".to_owned(),
             },
             Undo::Conflict => "targets exist that differ from what would be written".to_owned(),

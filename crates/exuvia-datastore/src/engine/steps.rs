@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use exuvia_api::{
-    CleanupSource, DATASTORE_FINALIZER, DatastorePhase, FlagSide, RETRY_ANNOTATION, datastore_condition as condition,
+    CleanupSource, DATASTORE_FINALIZER, DatastorePhase, FlagSide, RETRY_ANNOTATION,
+    datastore_condition as condition,
 };
 use exuvia_write::{Finalizer, Name, Redacted, redacted};
 use kube::Api;
@@ -14,12 +15,13 @@ use super::work::Work;
 use crate::Error;
 use crate::check;
 use crate::copy::Findings;
-use crate::freeze::{Drain, Drained as DrainState, FlagGoal, Form, WRITE_ENDS_WITHIN, freeze_flag, read_flag, restore_flag, save_flag};
+use crate::freeze::{
+    Drain, Drained as DrainState, FlagGoal, Form, WRITE_ENDS_WITHIN, freeze_flag, read_flag, restore_flag,
+    save_flag,
+};
 use crate::kinds::Kind;
 use crate::owners::Dependents;
-use crate::protocol::{
-    Checked, Copied, Denies, Drained, Seen, Step, Tried, Verified, Waits, cleanup,
-};
+use crate::protocol::{Checked, Copied, Denies, Drained, Seen, Step, Tried, Verified, Waits, cleanup};
 use crate::route::{Alias, Removed};
 use crate::{references, source, waits};
 
@@ -33,12 +35,17 @@ impl Engine {
         match step {
             Step::Check => self.check().await,
             Step::AddFinalizer => {
-                let written = self.writer.ensure_finalizer(&self.api, &self.migration, FINALIZER).await?;
+                let written = self
+                    .writer
+                    .ensure_finalizer(&self.api, &self.migration, FINALIZER)
+                    .await?;
                 self.migration = written.object;
                 Ok(())
             }
             Step::RemoveFinalizer => {
-                self.writer.remove_finalizer(&self.api, &self.migration, FINALIZER).await?;
+                self.writer
+                    .remove_finalizer(&self.api, &self.migration, FINALIZER)
+                    .await?;
                 Ok(())
             }
             Step::MakeClones => self.make_clones().await,
@@ -49,7 +56,11 @@ impl Engine {
                 Ok(())
             }
             Step::TryAgain => {
-                let found = self.work()?.mover.try_all(&at_target(&self.client), false).await?;
+                let found = self
+                    .work()?
+                    .mover
+                    .try_all(&at_target(&self.client), false)
+                    .await?;
                 self.seen.tried_again = self.judge(&found);
                 Ok(())
             }
@@ -58,9 +69,14 @@ impl Engine {
             Step::Guard => self.count_writers().await,
             Step::MarkFreeze => {
                 let now = self.now().await;
-                self.record(|status, _| status.frozen_at = Some(now.clone())).await
+                self.record(|status, _| status.frozen_at = Some(now.clone()))
+                    .await
             }
-            Step::Lock => Ok(self.work()?.freeze.set(Form::Frozen, self.observed.locks.shield).await?),
+            Step::Lock => Ok(self
+                .work()?
+                .freeze
+                .set(Form::Frozen, self.observed.locks.shield)
+                .await?),
             Step::SaveFlags => self.save_flags().await,
             Step::SetFlags => self.set_flags().await,
             Step::Probe => self.probe().await,
@@ -108,7 +124,9 @@ impl Engine {
     }
 
     pub(super) fn work(&self) -> Result<&Work, Error> {
-        self.work.as_ref().ok_or(Error::Changed("the spec was not read yet"))
+        self.work
+            .as_ref()
+            .ok_or(Error::Changed("the spec was not read yet"))
     }
 
     async fn check(&mut self) -> Result<(), Error> {
@@ -120,7 +138,11 @@ impl Engine {
             &self.migration,
         )
         .await?;
-        self.seen.checked = if checked.is_empty() { Checked::Passed } else { Checked::Blocked };
+        self.seen.checked = if checked.is_empty() {
+            Checked::Passed
+        } else {
+            Checked::Blocked
+        };
         self.blockers = checked;
         self.work = work;
         Ok(())
@@ -163,7 +185,10 @@ impl Engine {
                 annotations.remove(RETRY_ANNOTATION);
             }
         };
-        let written = self.writer.patch_with_retry(&self.api, &self.migration, unasked).await?;
+        let written = self
+            .writer
+            .patch_with_retry(&self.api, &self.migration, unasked)
+            .await?;
         self.migration = written.object;
         self.seen = Seen::default();
         self.work = None;
@@ -176,12 +201,16 @@ impl Engine {
 
     async fn start(&mut self) -> Result<(), Error> {
         let now = self.now().await;
-        self.record_stage(condition::VALIDATED, "every object can be copied, as far as a dry run tells", |status| {
-            status.phase = Some(DatastorePhase::Migrating);
-            status.started_at = Some(now.clone());
-            status.blockers.clear();
-            status.conflicts.clear();
-        })
+        self.record_stage(
+            condition::VALIDATED,
+            "every object can be copied, as far as a dry run tells",
+            |status| {
+                status.phase = Some(DatastorePhase::Migrating);
+                status.started_at = Some(now.clone());
+                status.blockers.clear();
+                status.conflicts.clear();
+            },
+        )
         .await
     }
 
@@ -198,7 +227,8 @@ impl Engine {
         for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
             saved.push(save_flag(index, &read_flag(&self.client, flag).await?));
         }
-        self.record(|status, _| status.saved.flags.clone_from(&saved)).await
+        self.record(|status, _| status.saved.flags.clone_from(&saved))
+            .await
     }
 
     async fn set_flags(&mut self) -> Result<(), Error> {
@@ -217,14 +247,21 @@ impl Engine {
             return Ok(());
         }
         let before = self.our_locks().await?;
-        let probed = self.work()?.freeze.probe(Form::Frozen, self.observed.locks.shield).await?;
+        let probed = self
+            .work()?
+            .freeze
+            .probe(Form::Frozen, self.observed.locks.shield)
+            .await?;
         if probed.all_asked_deny() {
             self.locks_probed = before;
             self.seen.denies = Denies::All;
             return Ok(());
         }
         if let Some((server, why)) = probed.not_yet().next() {
-            let why = why.first().cloned().unwrap_or_else(|| "does not refuse writes yet".into());
+            let why = why
+                .first()
+                .cloned()
+                .unwrap_or_else(|| "does not refuse writes yet".into());
             self.message = Some(redacted!("{}: {}", Name(server), why));
         }
         tokio::time::sleep(BETWEEN_PROBES).await;
@@ -232,7 +269,8 @@ impl Engine {
     }
 
     async fn drain(&mut self) -> Result<(), Error> {
-        let how = Drain::parse(&self.migration.spec.freeze.drain).map_err(|error| Error::Invalid(error.to_string()))?;
+        let how = Drain::parse(&self.migration.spec.freeze.drain)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
         if !self.migration.spec.freeze.admission {
             let patience = match how {
                 Drain::Auto => WRITE_ENDS_WITHIN,
@@ -240,7 +278,11 @@ impl Engine {
             };
             let since = *self.flags_set_at.get_or_insert_with(Instant::now);
             let left = patience.saturating_sub(since.elapsed());
-            self.seen.drained = if left.is_zero() { Drained::Yes } else { Drained::Wait(left) };
+            self.seen.drained = if left.is_zero() {
+                Drained::Yes
+            } else {
+                Drained::Wait(left)
+            };
             return Ok(());
         }
         self.seen.drained = match self.work()?.freeze.drained(how).await? {
@@ -272,23 +314,29 @@ impl Engine {
         route.alias_uids(&kinds, |alias| aliases.push(alias)).await?;
         let saved = route.save().await?;
         if let Some(work) = &mut self.work {
-            for Alias { kind, namespace, name, uid } in aliases {
+            for Alias {
+                kind,
+                namespace,
+                name,
+                uid,
+            } in aliases
+            {
                 work.mover.aliases.insert((kind, namespace, name), uid);
             }
         }
-        self.record(|status, _| status.saved.api_service = saved.clone()).await?;
+        self.record(|status, _| status.saved.api_service = saved.clone())
+            .await?;
         self.seen.aliases = true;
         Ok(())
     }
 
     async fn remove_route(&mut self) -> Result<(), Error> {
+        self.seen.routed_everywhere = false;
         let saved = self.migration.status.clone().unwrap_or_default().saved;
-        let work = self.work()?;
-        let Some(route) = &work.route else {
+        let Some(route) = &self.work()?.route else {
             return Ok(());
         };
-        self.seen.routed_everywhere = false;
-        match self.work()?.route.as_ref().unwrap_or(route).remove(&saved.api_service).await? {
+        match route.remove(&saved.api_service).await? {
             Removed::Gone => Ok(()),
             Removed::CameBack => {
                 // What came back is what people want back in the end.
@@ -359,8 +407,10 @@ impl Engine {
         if self.seen.copied == Copied::Yes {
             let message = "every object has its target";
             let progress = found.progress.clone();
-            self.record_stage(condition::COPIED, message, |status| status.progress = Some(progress.clone()))
-                .await?;
+            self.record_stage(condition::COPIED, message, |status| {
+                status.progress = Some(progress.clone())
+            })
+            .await?;
         }
         Ok(())
     }
@@ -398,18 +448,26 @@ impl Engine {
             }
         }
         let now = self.now().await;
-        self.record_stage(condition::CONVERGED, "everything is copied and verified", |status| {
-            status.phase = Some(DatastorePhase::Converged);
-            status.converged_at = Some(now.clone());
-        })
+        self.record_stage(
+            condition::CONVERGED,
+            "everything is copied and verified",
+            |status| {
+                status.phase = Some(DatastorePhase::Converged);
+                status.converged_at = Some(now.clone());
+            },
+        )
         .await
     }
 
     async fn thaw(&mut self) -> Result<(), Error> {
         if self.migration.spec.freeze.admission {
-            self.work()?.freeze.set(Form::Converged, self.observed.locks.shield).await?;
+            self.work()?
+                .freeze
+                .set(Form::Converged, self.observed.locks.shield)
+                .await?;
         }
-        self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Target).await?;
+        self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Target)
+            .await?;
         self.flags_restored = true;
         self.work()?.freeze.stop_counting().await?;
         Ok(())
@@ -440,11 +498,17 @@ impl Engine {
             if found.failed > 0 || !found.is_complete() {
                 let first = found.left.first().map(|left| left.why.clone());
                 let unseen = found.unseen.first().map(|unseen| {
-                    redacted!("cannot look for dependents among {}: {}", Name(&unseen.what), unseen.why.clone())
+                    redacted!(
+                        "cannot look for dependents among {}: {}",
+                        Name(&unseen.what),
+                        unseen.why.clone()
+                    )
                 });
                 return Err(Error::Unfinished {
                     objects: found.failed.max(1),
-                    first: first.or(unseen).unwrap_or_else(|| "dependents still name the source".into()),
+                    first: first
+                        .or(unseen)
+                        .unwrap_or_else(|| "dependents still name the source".into()),
                 });
             }
         }
@@ -456,7 +520,11 @@ impl Engine {
     async fn look_at_waits(&mut self) -> Result<(), Error> {
         let work = self.work()?;
         let waits = waits::look(&self.client, &work.mover.mappings, &self.migration).await?;
-        self.seen.waits = if waits.is_none() { Waits::Met } else { Waits::NotMet };
+        self.seen.waits = if waits.is_none() {
+            Waits::Met
+        } else {
+            Waits::NotMet
+        };
         self.message = waits;
         Ok(())
     }
@@ -465,7 +533,10 @@ impl Engine {
         let taken = self.work()?.mover.take_back(None).await?;
         if !taken.left.is_empty() {
             self.message = taken.left.first().map(|first| {
-                redacted!("{} was changed by somebody else, and is left as it is", Name(first))
+                redacted!(
+                    "{} was changed by somebody else, and is left as it is",
+                    Name(first)
+                )
             });
         }
         self.seen.own_targets = Some(self.work()?.mover.own_targets().await?);
@@ -502,7 +573,8 @@ impl Engine {
         match what {
             CleanupSource::KeepFrozen => work.freeze.retire().await?,
             CleanupSource::Thaw => {
-                self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Source).await?;
+                self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Source)
+                    .await?;
                 self.work()?.freeze.remove().await?;
             }
             CleanupSource::DeleteCrds => {
@@ -542,4 +614,3 @@ async fn route_value(work: &Work) -> Result<Option<serde_json::Value>, Error> {
         None => Ok(None),
     }
 }
-

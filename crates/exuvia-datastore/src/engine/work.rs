@@ -14,19 +14,19 @@ use crate::mapping::Mappings;
 use crate::route::{Clones, Route};
 
 /// Everything that works on one generation of a migration.
-pub(super) struct Work {
-    pub(super) generation: Option<i64>,
-    pub(super) mover: Mover,
-    pub(super) freeze: Freeze,
-    pub(super) route: Option<Route>,
-    pub(super) clones: Clones,
+pub(crate) struct Work {
+    pub(crate) generation: Option<i64>,
+    pub(crate) mover: Mover,
+    pub(crate) freeze: Freeze,
+    pub(crate) route: Option<Route>,
+    pub(crate) clones: Clones,
     /// Kinds that are not there as the spec wants them.
-    pub(super) missing: Vec<Blocker>,
+    pub(crate) missing: Vec<Blocker>,
 }
 
 impl Work {
     /// Reads the spec and the cluster; otherwise why the spec cannot be carried out.
-    pub(super) async fn new(
+    pub(crate) async fn new(
         client: &Client,
         writer: &Writer,
         servers: &ApiServers,
@@ -35,7 +35,12 @@ impl Work {
     ) -> Result<Result<Self, Vec<Blocker>>, Error> {
         let mappings = match Mappings::compile(&migration.spec) {
             Ok(mappings) => mappings,
-            Err(invalid) => return Ok(Err(invalid.iter().map(|why| invalid_spec(why.to_string())).collect())),
+            Err(invalid) => {
+                return Ok(Err(invalid
+                    .iter()
+                    .map(|why| invalid_spec(why.to_string()))
+                    .collect()));
+            }
         };
         let (kinds, missing) = Kinds::read(client, &migration.spec).await?;
         let writer = writer.acting_as(FIELD_MANAGER);

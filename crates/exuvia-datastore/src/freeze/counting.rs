@@ -51,6 +51,16 @@ impl Freeze {
         Ok(true)
     }
 
+    /// Whether what counts the writes is there.
+    pub async fn is_counting(&self) -> Result<bool, Error> {
+        flow::exists(&self.client, &self.scope).await
+    }
+
+    /// Removes what counts the writes: after the freeze nothing needs it.
+    pub async fn stop_counting(&self) -> Result<(), Error> {
+        flow::remove(&self.client, &self.writer, &self.scope).await
+    }
+
     /// Whether a write from before the freeze may still be under way, after [`probe`](Self::probe) found that every server
     /// denies. Each is asked again whether it still does; one that does not, or is new, must be probed again.
     pub async fn drained(&self, how: Drain) -> Result<Drained, Error> {

@@ -181,6 +181,25 @@ where
     Ok(())
 }
 
+/// Whether any of them is there.
+pub(super) async fn exists(client: &Client, scope: &Scope) -> Result<bool, Error> {
+    Ok(exists_one::<FlowSchema>(client, scope).await?
+        || exists_one::<PriorityLevelConfiguration>(client, scope).await?)
+}
+
+async fn exists_one<K>(client: &Client, scope: &Scope) -> Result<bool, Error>
+where
+    K: Writable<DynamicType = ()> + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let name = name(scope);
+    match RetryPolicy::default().read(|| api.get_opt(&name)).await {
+        Ok(live) => Ok(live.is_some_and(|live| is_ours(&live, scope))),
+        Err(error) if matches!(ErrorClass::of(&error), ErrorClass::Missing | ErrorClass::Denied) => Ok(false),
+        Err(error) => Err(Error::read(format!("{} {name}", K::kind(&())))(error)),
+    }
+}
+
 /// Removes both. The schema first: then its writers go back to the level that they had.
 pub(super) async fn remove(client: &Client, writer: &Writer, scope: &Scope) -> Result<(), Error> {
     remove_one::<FlowSchema>(client, writer, scope).await?;

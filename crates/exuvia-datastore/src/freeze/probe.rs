@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use exuvia_api::{LabelOperator, LabelSelector};
 use exuvia_runtime::servers::Asked;
 use exuvia_write::{Name, Redacted, RetryPolicy, redacted};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kube::api::{ApiResource, DynamicObject, ListParams, ObjectMeta};
 use kube::core::Status;
 use kube::{Api, Client};
@@ -79,13 +79,11 @@ impl Freeze {
 
     /// Whether each server has these parts in this form.
     pub(super) async fn canaries(&self, parts: &[Part], form: Form) -> Result<Probed, Error> {
-        let asking = parts.iter().map(|part| async move {
-            let asked = self
-                .servers
-                .ask_at_least_one(&self.client, |server| self.canary(server, *part, form))
-                .await;
-            (*part, asked)
-        });
+        // Boxed, so that the compiler sees that the whole can be sent to another thread.
+        let asking: Vec<_> = parts
+            .iter()
+            .map(|part| self.ask_canary(*part, form).boxed())
+            .collect();
         let asked: Vec<_> = futures::stream::iter(asking).buffered(AT_ONCE).collect().await;
         let mut probed = Probed::default();
         for (part, asked) in asked {
@@ -107,6 +105,14 @@ impl Freeze {
         Ok(probed)
     }
 
+    async fn ask_canary(&self, part: Part, form: Form) -> (Part, Result<Asked<Sent>, kube::Error>) {
+        let asked = self
+            .servers
+            .ask_at_least_one(&self.client, |server| self.canary(server, part, form))
+            .await;
+        (part, asked)
+    }
+
     async fn canary(&self, server: Client, part: Part, form: Form) -> Result<Sent, kube::Error> {
         let migrations: Api<exuvia_api::DatastoreMigration> = Api::all(server);
         let writer = self.writer.acting_as(part.probe_manager()).dry_run().once();
@@ -119,17 +125,8 @@ impl Freeze {
     }
 
     async fn probe_kinds(&self, probed: &mut Probed) -> Result<(), Error> {
-        let asking = self.scope.source.iter().map(|kind| async move {
-            let metadata = self.some_object(kind).await?;
-            let asked = self
-                .servers
-                .ask_at_least_one(&self.client, |server| {
-                    self.write_to(server, kind, metadata.as_ref())
-                })
-                .await;
-            let asked = asked.map_err(Error::read("the list of API servers"))?;
-            Ok::<_, Error>((kind, asked))
-        });
+        let kinds = self.scope.source.iter();
+        let asking: Vec<_> = kinds.map(|kind| self.ask_about(kind).boxed()).collect();
         let asked: Vec<_> = futures::stream::iter(asking).buffered(AT_ONCE).collect().await;
         for asked in asked {
             let (kind, asked) = asked?;
@@ -141,6 +138,17 @@ impl Freeze {
             probed.add(asked, lets_pass)?;
         }
         Ok(())
+    }
+
+    async fn ask_about<'a>(&self, kind: &'a FrozenKind) -> Result<(&'a FrozenKind, Asked<Sent>), Error> {
+        let metadata = self.some_object(kind).await?;
+        let asked = self
+            .servers
+            .ask_at_least_one(&self.client, |server| {
+                self.write_to(server, kind, metadata.as_ref())
+            })
+            .await;
+        Ok((kind, asked.map_err(Error::read("the list of API servers"))?))
     }
 
     /// An object of that kind that the freeze covers.

@@ -112,6 +112,11 @@ impl ConvertError {
     pub fn problem(&self) -> &str {
         &self.problem
     }
+
+    /// The whole sentence. It has parts of the spec in it, and no value of the object.
+    pub fn redacted(&self) -> exuvia_write::Redacted {
+        exuvia_write::Redacted::ours(self.to_string())
+    }
 }
 
 impl fmt::Display for ConvertError {

@@ -152,6 +152,22 @@ impl Mappings {
             .map_err(|Panicked| panicked(&format!("references.rewrite[{index}]")))?
     }
 
+    /// As [`rewrite_object`](Self::rewrite_object), without keeping the task's thread busy.
+    pub async fn rewrite_object_async(
+        &self,
+        index: usize,
+        object: Arc<Value>,
+    ) -> Result<Option<Value>, ConvertError> {
+        if self.compiled.rewrites.get(index).is_none() {
+            return Ok(None);
+        }
+        let compiled = Arc::clone(&self.compiled);
+        self.pool
+            .run_async(move || compiled.rewrite(&compiled.rewrites[index], &object))
+            .await
+            .map_err(|Panicked| panicked(&format!("references.rewrite[{index}]")))?
+    }
+
     /// The condition of `cutover.waitFor[index]`, if it has one.
     pub fn wait_for(&self, index: usize) -> Option<Expression> {
         let program = Arc::clone(self.compiled.conditions.get(index)?.as_ref()?);

@@ -146,6 +146,11 @@ impl Clones {
         }
     }
 
+    /// Whether any clone is there.
+    pub async fn exist(&self) -> Result<bool, Error> {
+        Ok(!self.left().await?.is_empty())
+    }
+
     /// The clones that are there. A CRD elsewhere is never taken for one, whatever label somebody gave it: to delete a CRD
     /// is to delete its objects.
     async fn left(&self) -> Result<Vec<Identity>, Error> {

@@ -1,0 +1,245 @@
+//! The rights that one migration needs: printed for people to bind, and asked for before anything begins.
+
+use std::collections::BTreeMap;
+
+use exuvia_api::{Blocker, CleanupSource, DatastoreMigration, Dependents, datastore_reason as reason};
+use exuvia_runtime::rights::{Rule, RuleScope};
+use exuvia_runtime::servers::ApiServers;
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::Error;
+use crate::kinds::{Kind, Kinds};
+
+const CRDS: &str = "apiextensions.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+const FLOW_CONTROL: &str = "flowcontrol.apiserver.k8s.io";
+
+/// What the controller needs before any migration is bound: it reads migrations and says how they stand.
+pub fn of_controller() -> Vec<Rule> {
+    vec![
+        Rule::new(
+            "Read the migrations that people created, and watch them.",
+            exuvia_api::GROUP,
+            ["datastoremigrations"],
+            &["get", "list", "watch", "patch"],
+        ),
+        Rule::new(
+            "Report progress.",
+            exuvia_api::GROUP,
+            ["datastoremigrations/status"],
+            &["patch"],
+        ),
+        Rule::new(
+            "Find the CRDs of the kinds that are moved.",
+            CRDS,
+            ["customresourcedefinitions"],
+            &["get", "list", "watch"],
+        ),
+    ]
+}
+
+/// What one migration needs, besides what the controller has.
+pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> {
+    let spec = &migration.spec;
+    let mut rules = Vec::new();
+    for (group, plurals) in by_group(kinds.sources()) {
+        rules.push(Rule::new(
+            "Read the objects that are moved, and probe that writes to them are refused.",
+            &group,
+            plurals.clone(),
+            &["get", "list", "patch", "create"],
+        ));
+    }
+    for (group, plurals) in by_group(kinds.targets()) {
+        rules.push(Rule::new(
+            "Try, create and verify the copies, and take them back if the migration is undone.",
+            &group,
+            plurals.clone(),
+            &["get", "list", "create", "update", "patch", "delete"],
+        ));
+        let status: Vec<String> = plurals.iter().map(|plural| format!("{plural}/status")).collect();
+        rules.push(Rule::new("Copy their status.", &group, status, &["patch"]));
+    }
+    if spec.freeze.admission {
+        rules.push(Rule::new(
+            "Refuse writes while objects are copied, and let them go again.",
+            ADMISSION,
+            ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+            &["get", "list", "create", "patch", "delete"],
+        ));
+        rules.push(Rule::new(
+            "Count writes that are under way when the freeze begins.",
+            FLOW_CONTROL,
+            ["flowschemas", "prioritylevelconfigurations"],
+            &["get", "list", "create", "patch", "delete"],
+        ));
+        rules.push(Rule::path("Read these counts from each API server.", "/metrics"));
+        rules.extend(ApiServers::rights("whether it refuses writes"));
+    }
+    if !spec.cutover.api_service.is_empty() {
+        rules.push(
+            Rule::new(
+                "Remove the APIService of the target group, and put it back if the migration is undone.",
+                "apiregistration.k8s.io",
+                ["apiservices"],
+                &["get", "patch", "delete"],
+            )
+            .only([spec.cutover.api_service.clone()]),
+        );
+        rules.push(Rule::new(
+            "Create it again if nothing is left of it.",
+            "apiregistration.k8s.io",
+            ["apiservices"],
+            &["create"],
+        ));
+        rules.push(Rule::new(
+            "Try objects at clones of the target CRDs while another API server answers for them.",
+            CRDS,
+            ["customresourcedefinitions"],
+            &["create", "delete"],
+        ));
+    }
+    if spec.references.dependents == Dependents::Scan {
+        rules.push(Rule::new(
+            "Find the objects that moved ones own, of whatever kind, and give them their new owner.",
+            "*",
+            ["*"],
+            &["get", "list", "patch"],
+        ));
+    }
+    for rule in &spec.references.rewrite {
+        // The plural is not known without discovery; people write kinds.
+        rules.push(Rule::new(
+            "Change the objects that references.rewrite names.",
+            &rule.within.group,
+            [format!("{}s", rule.within.kind.to_lowercase())],
+            &["get", "list", "patch"],
+        ));
+    }
+    if spec.cleanup.source == CleanupSource::DeleteCrds {
+        let names = kinds.sources().into_iter().map(Kind::name);
+        rules.push(
+            Rule::new(
+                "Delete the CRDs of the source when the migration is deleted after its end.",
+                CRDS,
+                ["customresourcedefinitions"],
+                &["delete"],
+            )
+            .only(names),
+        );
+    }
+    rules
+}
+
+fn by_group(kinds: Vec<&Kind>) -> BTreeMap<String, Vec<String>> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for kind in kinds {
+        let plurals = groups.entry(kind.resource.group.clone()).or_default();
+        plurals.push(kind.resource.plural.clone());
+    }
+    groups
+}
+
+/// Rights that a migration lacks, each with verb and resource.
+pub(crate) async fn missing(
+    client: &Client,
+    migration: &DatastoreMigration,
+    kinds: &Kinds,
+) -> Result<Vec<Blocker>, Error> {
+    let mut missing = Vec::new();
+    for rule in of_migration(migration, kinds) {
+        for question in questions(&rule) {
+            if !is_allowed(client, &question).await? {
+                let (verb, resource) = said(&question);
+                missing.push(Blocker {
+                    reason: reason::FORBIDDEN.to_owned(),
+                    kind: resource.clone(),
+                    message: format!(
+                        "the right to {verb} {resource} is missing: bind what `exuvia rbac -f` prints for this migration"
+                    ),
+                    ..Blocker::default()
+                });
+            }
+        }
+    }
+    missing.dedup();
+    Ok(missing)
+}
+
+/// One question for each verb on each resource of a rule.
+fn questions(rule: &Rule) -> Vec<SelfSubjectAccessReviewSpec> {
+    let mut questions = Vec::new();
+    for verb in &rule.rule.verbs {
+        for path in rule.rule.non_resource_urls.iter().flatten() {
+            questions.push(SelfSubjectAccessReviewSpec {
+                non_resource_attributes: Some(NonResourceAttributes {
+                    path: Some(path.clone()),
+                    verb: Some(verb.clone()),
+                }),
+                resource_attributes: None,
+            });
+        }
+        for group in rule.rule.api_groups.iter().flatten() {
+            for resource in rule.rule.resources.iter().flatten() {
+                let (resource, subresource) = match resource.split_once('/') {
+                    Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+                    None => (resource.as_str(), None),
+                };
+                let attributes = ResourceAttributes {
+                    group: Some(group.clone()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    verb: Some(verb.clone()),
+                    name: rule.rule.resource_names.iter().flatten().next().cloned(),
+                    namespace: rule.scope.namespace().map(str::to_owned),
+                    ..ResourceAttributes::default()
+                };
+                questions.push(SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(attributes),
+                    non_resource_attributes: None,
+                });
+            }
+        }
+    }
+    if rule.scope == RuleScope::Own {
+        questions.clear(); // the runtime's own namespace is the runtime's matter
+    }
+    questions
+}
+
+fn said(question: &SelfSubjectAccessReviewSpec) -> (String, String) {
+    if let Some(path) = &question.non_resource_attributes {
+        return (
+            path.verb.clone().unwrap_or_default(),
+            path.path.clone().unwrap_or_default(),
+        );
+    }
+    let attributes = question.resource_attributes.clone().unwrap_or_default();
+    let mut resource = exuvia_write::resource_name(
+        &attributes.resource.unwrap_or_default(),
+        &attributes.group.unwrap_or_default(),
+    );
+    if let Some(subresource) = attributes.subresource {
+        resource = format!("{resource}/{subresource}");
+    }
+    (attributes.verb.unwrap_or_default(), resource)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a review is a question in the form of a create: the server answers it and stores nothing"
+)]
+async fn is_allowed(client: &Client, question: &SelfSubjectAccessReviewSpec) -> Result<bool, Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let review = SelfSubjectAccessReview {
+        spec: question.clone(),
+        ..SelfSubjectAccessReview::default()
+    };
+    let (params, policy) = (PostParams::default(), exuvia_write::RetryPolicy::default());
+    let answer = policy.read(|| reviews.create(&params, &review)).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
