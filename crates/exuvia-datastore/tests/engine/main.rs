@@ -1,0 +1,211 @@
+//! Whole migrations by the engine, on a real control plane with garbage collector and namespace controller.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "tests set up their world")]
+
+mod blocked;
+mod moved;
+mod undone;
+
+use exuvia_api::{DatastoreMigration, DatastorePhase};
+use exuvia_datastore::Engine;
+use exuvia_datastore::protocol::Hold;
+use exuvia_runtime::machine::{Ended, Silent, drive};
+use exuvia_runtime::servers::ApiServers;
+use exuvia_testenv::{ControlPlane, Widgets, until};
+use exuvia_write::Writer;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::{Api, Client, CustomResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// One control plane for all tests; each has groups of its own.
+pub(crate) async fn control_plane() -> &'static ControlPlane {
+    static CONTROL_PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
+    CONTROL_PLANE
+        .get_or_init(|| async {
+            let control_plane = ControlPlane::builder()
+                .controllers(["garbage-collector-controller", "namespace-controller"])
+                .start()
+                .await
+                .unwrap();
+            let client = control_plane.client().unwrap();
+            let crds = Api::all(client.clone());
+            crds.create(&PostParams::default(), &DatastoreMigration::crd())
+                .await
+                .unwrap();
+            let migrations: Api<DatastoreMigration> = Api::all(client);
+            until("DatastoreMigrations are served", async || {
+                migrations.list(&ListParams::default()).await.is_ok()
+            })
+            .await;
+            control_plane
+        })
+        .await
+}
+
+/// Widgets of an old and of a new group, in a namespace of their own, and a migration between them.
+pub(crate) struct Stage {
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    pub(crate) old: Widgets,
+    pub(crate) new: Widgets,
+}
+
+impl Stage {
+    /// Both CRDs are installed, and `count` widgets are in the old group.
+    pub(crate) async fn new(name: &str, count: usize) -> Self {
+        let stage = Self::bare(name).await;
+        stage.old.install(&stage.client, "v1").await.unwrap();
+        stage.new.install(&stage.client, "v1").await.unwrap();
+        for index in 0..count {
+            stage
+                .create_old(&format!("w{index}"), json!({"size": index, "color": "red"}))
+                .await;
+        }
+        stage
+    }
+
+    /// Nothing but the namespace.
+    pub(crate) async fn bare(name: &str) -> Self {
+        let client = control_plane().await.client().unwrap();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
+        Self {
+            client,
+            name: name.to_owned(),
+            old: Widgets::in_group(format!("old.{name}.dev")),
+            new: Widgets::in_group(format!("new.{name}.dev")),
+        }
+    }
+
+    pub(crate) fn api(&self, widgets: &Widgets) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.name, &widgets.resource("v1"))
+    }
+
+    pub(crate) async fn create(&self, widgets: &Widgets, name: &str, spec: Value) -> DynamicObject {
+        let mut widget = widgets.widget("v1", name);
+        widget.metadata.namespace = Some(self.name.clone());
+        widget.data["spec"] = spec;
+        self.api(widgets)
+            .create(&PostParams::default(), &widget)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn create_old(&self, name: &str, spec: Value) -> DynamicObject {
+        self.create(&self.old, name, spec).await
+    }
+
+    /// The spec of a plain move. The drain is short: nothing but the tests writes here.
+    pub(crate) fn spec(&self) -> Value {
+        json!({
+            "mappings": [{
+                "name": "widgets",
+                "from": {"group": self.old.group(), "version": "v1", "kinds": ["Widget"]},
+                "to": {"group": self.new.group(), "version": "v1"},
+            }],
+            "freeze": {"drain": "1s"},
+        })
+    }
+
+    /// Creates the migration.
+    pub(crate) async fn migration(&self, spec: Value) -> DatastoreMigration {
+        let migration = serde_json::from_value(json!({
+            "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration",
+            "metadata": {"name": self.name}, "spec": spec,
+        }))
+        .unwrap();
+        self.migrations()
+            .create(&PostParams::default(), &migration)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) fn migrations(&self) -> Api<DatastoreMigration> {
+        Api::all(self.client.clone())
+    }
+
+    pub(crate) async fn read(&self) -> DatastoreMigration {
+        self.migrations().get(&self.name).await.unwrap()
+    }
+
+    pub(crate) fn engine(&self, migration: &DatastoreMigration) -> Engine {
+        self.engine_by(&self.client, migration)
+    }
+
+    /// An engine whose requests go through this client.
+    pub(crate) fn engine_by(&self, client: &Client, migration: &DatastoreMigration) -> Engine {
+        let config = kube::Config::new(client_uri());
+        let servers = ApiServers::new(&config, &[], &[]);
+        Engine::with_servers(
+            servers,
+            client.clone(),
+            &Writer::named("exuvia-datastore"),
+            migration.clone(),
+        )
+    }
+
+    /// Drives an engine until it neither waits nor works.
+    pub(crate) async fn drive(&self, engine: &mut Engine) -> Ended<Hold> {
+        loop {
+            match drive(engine, &mut Silent).await.unwrap() {
+                Ended::Waits(time) => tokio::time::sleep(time).await,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Creates the migration and drives it to its end.
+    pub(crate) async fn run(&self, spec: Value) -> Ended<Hold> {
+        let migration = self.migration(spec).await;
+        self.drive(&mut self.engine(&migration)).await
+    }
+
+    pub(crate) async fn phase(&self) -> DatastorePhase {
+        self.read()
+            .await
+            .status
+            .unwrap_or_default()
+            .phase
+            .unwrap_or_default()
+    }
+
+    pub(crate) async fn all(&self, widgets: &Widgets) -> Vec<DynamicObject> {
+        self.api(widgets)
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+    }
+
+    /// Waits until the source can be written again: an API server lets go about a second after a policy is gone (PITFALLS D10).
+    pub(crate) async fn thawed(&self) {
+        let mut widget = self.old.widget("v1", "after");
+        widget.metadata.namespace = Some(self.name.clone());
+        until("the source is thawed", async || {
+            self.api(&self.old)
+                .create(&PostParams::default(), &widget)
+                .await
+                .is_ok()
+        })
+        .await;
+    }
+
+    /// How many policies of this migration there are.
+    pub(crate) async fn policies(&self, uid: &str) -> usize {
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
+        let ours = ListParams::default().labels(&format!("{}={uid}", exuvia_api::DATASTORE_LABEL));
+        policies.list(&ours).await.unwrap().items.len()
+    }
+}
+
+/// The cluster lists no API servers here, so nothing but the client is asked.
+fn client_uri() -> http::Uri {
+    http::Uri::from_static("https://127.0.0.1:1")
+}
