@@ -205,7 +205,7 @@ fn what_is_not_known_is_not_replaced_and_not_forgotten() {
         let answer = replaced([(&old, Some(fate))], None);
         assert_eq!((answer.held.len(), answer.not_yet), (held, not_yet));
         assert!(answer.is_dependent() && !answer.changed);
-        assert_eq!(answer.references, [old.clone()]);
+        assert_eq!(answer.references, std::slice::from_ref(&old));
     }
 }
 
