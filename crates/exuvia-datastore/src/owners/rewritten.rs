@@ -240,7 +240,7 @@ pub fn replaced<'a>(
     for (reference, fate) in fates {
         let kept = match fate {
             None => reference.clone(),
-            Some(Ok(Fate::Moved(successor))) if successor.uid == reference.uid => reference.clone(),
+            Some(Ok(Fate::Moved(successor))) if successor.is_named_by(reference) => reference.clone(),
             Some(Ok(Fate::Moved(successor))) => match reach(successor.namespace.as_deref(), namespace) {
                 Ok(()) => {
                     answer.changed = true;

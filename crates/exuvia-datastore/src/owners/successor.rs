@@ -36,6 +36,13 @@ impl Successor {
         })
     }
 
+    /// Whether a reference names it, at whatever version.
+    pub fn is_named_by(&self, reference: &OwnerReference) -> bool {
+        let group = |api_version: &str| api_version.split_once('/').map(|(group, _)| group.to_owned());
+        group(&reference.api_version) == group(&self.api_version)
+            && (&reference.kind, &reference.name, &reference.uid) == (&self.kind, &self.name, &self.uid)
+    }
+
     /// A reference to it, in the place of `old`: whether it is the controller and whether it blocks its owner's deletion is
     /// as before.
     #[must_use]

@@ -3,9 +3,6 @@
 use exuvia_datastore::owners::{Dependents, Found, Moves, Rewrite};
 use exuvia_testenv::proxy::Proxy;
 use exuvia_write::Writer;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -13,7 +10,7 @@ use kube::core::PartialObjectMeta;
 use super::*;
 
 /// Two tills of one name, an old one and its copy, and what became of the old one.
-async fn till(world: &World, place: &Place, moves: &mut Moves) -> (DynamicObject, DynamicObject) {
+pub(crate) async fn till(world: &World, place: &Place, moves: &mut Moves) -> (DynamicObject, DynamicObject) {
     let old = widget(&place.old, "till", &[]).await;
     let new = widget(&place.new, "till", &[]).await;
     moves.note([uid(&old)], &successor(&world.new, &new));
@@ -35,43 +32,51 @@ fn patches(proxy: &Proxy) -> Vec<String> {
         .collect()
 }
 
+/// A till that is moved, and what it owns: two that stay, one that is moved too, one of its kind that stays. Besides, a widget
+/// that is not moved and what that owns.
+struct Shop {
+    place: Place,
+    /// The references that the receipt is to have.
+    wanted: Vec<OwnerReference>,
+    drawer: DynamicObject,
+}
+
+async fn shop(world: &World, namespace: &str, moves: &mut Moves) -> Shop {
+    let place = world.namespace(namespace).await;
+    let (old, new) = till(world, &place, moves).await;
+    let of_till = owned_by(&world.old, "till", uid(&old));
+    let shop = owned_by_config_map(&place.config_map("shop", &[]).await);
+    place
+        .config_map("receipt", &[shop.clone(), of_till.clone()])
+        .await;
+    let secrets: Api<Secret> = Api::namespaced(world.client(), namespace);
+    let secret = json!({"metadata": {"name": "pin", "ownerReferences": [of_till]}});
+    let secret = serde_json::from_value(secret).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let drawer = widget(&place.old, "drawer", std::slice::from_ref(&of_till)).await;
+    moves.expect(uid(&drawer));
+    widget(&place.old, "stays", &[of_till]).await;
+    let other = widget(&place.old, "other", &[]).await;
+    place
+        .config_map("others", &[owned_by(&world.old, "other", uid(&other))])
+        .await;
+    Shop {
+        place,
+        wanted: vec![shop, owned_by(&world.new, "till", uid(&new))],
+        drawer,
+    }
+}
+
 #[tokio::test]
 async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live() {
     let world = world().await;
     let proxy = world.control_plane.proxy().await.unwrap();
     let through = proxy.client().unwrap();
-    let places = [world.namespace("stay-a").await, world.namespace("stay-b").await];
     let mut moves = Moves::default();
-    let mut wanted = Vec::new();
-    let mut drawers = Vec::new();
-    for place in &places {
-        let (old, new) = till(world, place, &mut moves).await;
-        let shop = owned_by_config_map(&place.config_map("shop", &[]).await);
-        place
-            .config_map(
-                "receipt",
-                &[shop.clone(), owned_by(&world.old, "till", uid(&old))],
-            )
-            .await;
-        wanted.push(vec![shop, owned_by(&world.new, "till", uid(&new))]);
-        let secrets: Api<Secret> = Api::namespaced(world.client(), &place.name);
-        let secret = json!({"metadata": {"name": "pin", "ownerReferences": [owned_by(&world.old, "till", uid(&old))]}});
-        secrets
-            .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
-            .await
-            .unwrap();
-        // Moved itself, and so not a dependent that stays.
-        let drawer = widget(&place.old, "drawer", &[owned_by(&world.old, "till", uid(&old))]).await;
-        moves.expect(uid(&drawer));
-        drawers.push(drawer);
-        // Not moved, and its dependent neither.
-        let other = widget(&place.old, "other", &[]).await;
-        place
-            .config_map("others", &[owned_by(&world.old, "other", uid(&other))])
-            .await;
-        // Of a moved kind, not moved, and owned by a moved object.
-        widget(&place.old, "stays", &[owned_by(&world.old, "till", uid(&old))]).await;
-    }
+    let shops = [
+        shop(world, "stay-a", &mut moves).await,
+        shop(world, "stay-b", &mut moves).await,
+    ];
     let kinds = world.moved();
     let dependents = Dependents {
         client: &through,
@@ -105,9 +110,9 @@ async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live
     );
     let mut sent = patches(&proxy);
     sent.sort();
-    let mut expected: Vec<String> = places
+    let mut expected: Vec<String> = shops
         .iter()
-        .flat_map(|place| {
+        .flat_map(|Shop { place, .. }| {
             [
                 format!("PATCH /api/v1/namespaces/{}/configmaps/receipt 200", place.name),
                 format!("PATCH /api/v1/namespaces/{}/secrets/pin 200", place.name),
@@ -120,20 +125,16 @@ async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live
         .collect();
     expected.sort();
     assert_eq!(sent, expected, "one write each");
-    for (place, wanted) in places.iter().zip(wanted) {
+    for Shop {
+        place,
+        wanted,
+        drawer,
+    } in &shops
+    {
         let receipt = place.config_maps.get("receipt").await.unwrap();
-        assert_eq!(
-            receipt.metadata.owner_references,
-            Some(wanted),
-            "each has its own till"
-        );
+        let references = receipt.metadata.owner_references.unwrap();
+        assert_eq!(&references, wanted, "each has its own till");
         assert_eq!(receipt.data.unwrap()["kept"], "yes");
-    }
-    for drawer in &drawers {
-        let place = places
-            .iter()
-            .find(|place| Some(&place.name) == drawer.metadata.namespace.as_ref())
-            .unwrap();
         let now = place.old.get("drawer").await.unwrap();
         assert_eq!(now.metadata.resource_version, drawer.metadata.resource_version);
     }
@@ -144,7 +145,7 @@ async fn dependents_that_are_not_moved_get_their_new_owner_in_one_write_and_live
     assert_eq!(patches(&proxy), [""; 0]);
 
     // The old owners go, and take along what they still own.
-    for place in &places {
+    for Shop { place, .. } in &shops {
         for name in ["till", "other"] {
             place.old.delete(name, &DeleteParams::background()).await.unwrap();
         }
@@ -240,191 +241,4 @@ async fn a_dependent_that_changed_in_between_still_ends_right() {
     }
     let recreated = place.config_maps.get("recreated").await.unwrap();
     assert_eq!(recreated.metadata.owner_references, None);
-}
-
-#[tokio::test]
-async fn a_dependent_that_cannot_get_its_new_owner_is_named_and_left_as_it_is() {
-    let world = world().await;
-    let client = world.client();
-    let [place, elsewhere] = [
-        world.namespace("left").await,
-        world.namespace("left-elsewhere").await,
-    ];
-    let old = widget(&place.old, "till", &[]).await;
-    let new = widget(&elsewhere.new, "till", &[]).await;
-    let mut moves = Moves::default();
-    moves.note([uid(&old)], &successor(&world.new, &new));
-    let before = place
-        .config_map("receipt", &[owned_by(&world.old, "till", uid(&old))])
-        .await;
-    let kinds = world.moved();
-    let dependents = Dependents {
-        client: &client,
-        kinds: &kinds,
-        successors: &moves,
-    };
-    let scanned = dependents.scan(&|_| {}).await.unwrap();
-    let rewritten = dependents.rewrite(&Writer::named("test"), &|_| {}).await.unwrap();
-    for found in [scanned, rewritten] {
-        assert_eq!(
-            (found.count(), found.rewritten, found.failed),
-            (1, 0, 1),
-            "{found:?}"
-        );
-        assert_eq!(found.left[0].object, "left/receipt");
-        assert!(
-            found.left[0].why.contains("is in namespace left-elsewhere"),
-            "{}",
-            found.left[0].why
-        );
-    }
-    let now = place.config_maps.get("receipt").await.unwrap();
-    assert_eq!(now.metadata.resource_version, before.metadata.resource_version);
-}
-
-#[tokio::test]
-async fn a_dependent_that_may_not_be_written_is_named() {
-    let world = world().await;
-    let place = world.namespace("refused").await;
-    let mut moves = Moves::default();
-    let (old, _) = till(world, &place, &mut moves).await;
-    place
-        .config_map("receipt", &[owned_by(&world.old, "till", uid(&old))])
-        .await;
-    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]);
-    let reader = world
-        .control_plane
-        .user_with_rules("reader", &rules)
-        .await
-        .unwrap();
-    let client = reader.client().unwrap();
-    let kinds = world.moved();
-    let dependents = Dependents {
-        client: &client,
-        kinds: &kinds,
-        successors: &moves,
-    };
-    let found = until("the binding is in force", async || {
-        let found = dependents.rewrite(&Writer::named("test"), &|_| {}).await.unwrap();
-        found.is_complete().then_some(found)
-    })
-    .await;
-    assert_eq!(
-        (found.count(), found.rewritten, found.failed),
-        (1, 0, 1),
-        "{found:?}"
-    );
-    assert!(
-        found.left[0].why.contains("cannot patch resource"),
-        "{}",
-        found.left[0].why
-    );
-}
-
-/// PITFALLS B27.
-#[tokio::test]
-async fn a_refusal_that_quotes_the_dependent_is_told_without_the_quotation() {
-    let world = world().await;
-    let client = world.client();
-    let place = world.namespace("quoted").await;
-    let mut moves = Moves::default();
-    let (old, _) = till(world, &place, &mut moves).await;
-    place
-        .config_map("receipt", &[owned_by(&world.old, "till", uid(&old))])
-        .await;
-    let secret = json!({"data": {"number": "4111-1111-1111"}});
-    let patch = async |patch: &Value, dry_run: bool| {
-        let params = PatchParams {
-            dry_run,
-            ..PatchParams::default()
-        };
-        place
-            .config_maps
-            .patch("receipt", &params, &Patch::Merge(patch))
-            .await
-    };
-    patch(&secret, false).await.unwrap();
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
-    let policy = json!({"metadata": {"name": "quotes"}, "spec": {
-        "matchConstraints": {"resourceRules": [
-            {"apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "operations": ["UPDATE"]}]},
-        "validations": [{"expression": "object.metadata.namespace != 'quoted'",
-                         "messageExpression": "'not ' + object.data.number"}],
-    }});
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    let binding = json!({"metadata": {"name": "quotes"}, "spec": {"policyName": "quotes", "validationActions": ["Deny"]}});
-    let params = PostParams::default();
-    policies
-        .create(&params, &serde_json::from_value(policy).unwrap())
-        .await
-        .unwrap();
-    bindings
-        .create(&params, &serde_json::from_value(binding).unwrap())
-        .await
-        .unwrap();
-    until("the policy is in force", async || {
-        let tried = patch(&json!({"data": {"tried": "yes"}}), true).await;
-        tried.is_err_and(|error| error.to_string().contains("4111-1111-1111"))
-    })
-    .await;
-    let kinds = world.moved();
-    let dependents = Dependents {
-        client: &client,
-        kinds: &kinds,
-        successors: &moves,
-    };
-    let found = dependents.rewrite(&Writer::named("test"), &|_| {}).await.unwrap();
-    assert_eq!(
-        (found.count(), found.rewritten, found.failed),
-        (1, 0, 1),
-        "{found:?}"
-    );
-    let why = &found.left[0].why;
-    assert!(why.contains("quotes") && !why.contains("4111-1111-1111"), "{why}");
-}
-
-#[tokio::test]
-async fn what_may_not_be_listed_is_not_known_and_named() {
-    let world = world().await;
-    let place = world.namespace("forbidden").await;
-    let mut moves = Moves::default();
-    let (old, _) = till(world, &place, &mut moves).await;
-    place
-        .config_map("receipt", &[owned_by(&world.old, "till", uid(&old))])
-        .await;
-    let admin = world.client();
-    let served = admin.list_core_api_resources("v1").await.unwrap().resources;
-    let but_secrets: Vec<&str> = served
-        .iter()
-        .map(|resource| resource.name.as_str())
-        .filter(|name| *name != "secrets")
-        .collect();
-    let groups = admin.list_api_groups().await.unwrap().groups;
-    let groups: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
-    let rules = json!([
-        {"apiGroups": [""], "resources": but_secrets, "verbs": ["list"]},
-        {"apiGroups": groups, "resources": ["*"], "verbs": ["list"]},
-    ]);
-    let user = world
-        .control_plane
-        .user_with_rules("secretless", &rules)
-        .await
-        .unwrap();
-    let client = user.client().unwrap();
-    let kinds = world.moved();
-    let dependents = Dependents {
-        client: &client,
-        kinds: &kinds,
-        successors: &moves,
-    };
-    let found = until("the binding is in force", async || {
-        let found = dependents.scan(&|_| {}).await.unwrap();
-        (found.unseen.len() == 1).then_some(found)
-    })
-    .await;
-    assert_eq!(
-        (found.unseen[0].what.as_str(), found.unseen[0].forbidden),
-        ("secrets", true)
-    );
-    assert!(!found.is_complete() && found.count() == 1, "{found:?}");
 }

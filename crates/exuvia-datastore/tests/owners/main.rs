@@ -4,6 +4,7 @@
 
 mod copies;
 mod dependents;
+mod left;
 mod lookups;
 
 use exuvia_datastore::owners::{OwnerKind, Successor};
