@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::Error;
 use crate::copy::{Mover, Problem, all_looked_at, annotation, hash_of};
 use crate::kinds::Kind;
-use crate::owners::successor::source_uids;
+use crate::owners::source_uids;
 
 /// How many objects that were not moved are named.
 const MAX_LISTED: usize = 32;

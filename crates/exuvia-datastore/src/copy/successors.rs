@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use super::Mover;
 use crate::kinds::Kind;
 use crate::mapping::Output;
-use crate::owners::{Fate, Successor, Successors, successor::source_uids};
+use crate::owners::{Fate, Successor, Successors, source_uids};
 
 /// How many successors are remembered: about 300 bytes each.
 const MAX_KEPT: usize = 10_000;
