@@ -268,6 +268,10 @@ fn bounds_durations_and_the_rest_are_checked() {
     ] {
         one(&beside(more), path, words);
     }
+}
+
+#[test]
+fn the_bounds_of_a_mapping_are_checked() {
     for (more, path, words) in [
         (json!({"wave": 1001}), "mappings[0].wave", "0 to 1000"),
         (

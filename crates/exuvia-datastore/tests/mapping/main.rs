@@ -1,4 +1,8 @@
 //! The mapping language from outside: what a spec makes of objects, and what is said of one that cannot be right.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "`json!` reads better without a reference"
+)]
 
 mod converters;
 mod invalid;
