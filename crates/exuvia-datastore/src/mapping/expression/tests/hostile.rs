@@ -16,6 +16,7 @@ fn doubling(unit: &str, double: impl Fn(&str) -> String, times: usize) -> String
 fn hostile() -> Vec<(&'static str, String)> {
     let digits = "[0,1,2,3,4,5,6,7,8,9]";
     let nested = |body: &str| (0..8).fold(body.to_owned(), |inner, n| format!("{digits}.map(x{n}, {inner})"));
+    let ones = format!("[{}]", vec!["1"; 200].join(","));
     let long = format!("'{}'", "a".repeat(7_000));
     vec![
         ("nested comprehensions", nested("1")),
@@ -38,6 +39,10 @@ fn hostile() -> Vec<(&'static str, String)> {
         ("patterns", "[1,2,3,4,5,6,7,8,9,10].map(x, [1,2,3,4,5,6,7,8,9,10].map(y, 'a'.matches('(a{' + string(x * 50) + '}){' + string(y * 50) + '}')))".to_owned()),
         ("parsing", doubling("'1,1'", |a| format!("{a} + ',' + {a}"), 17).replace("a16)", "json('[' + a16 + ']'))")),
         ("a large body", format!("{digits}.map(x, {digits}.map(y, {digits}.map(z, [{}])))", vec!["x"; 1_000].join(","))),
+        (
+            "a body that copies nothing",
+            format!("{ones}.map(x, {ones}.exists(y, {}))", vec!["x == 2"; 200].join(" || ")),
+        ),
         ("a sum of 3,000 terms", vec!["1"; 3_000].join("+")),
         ("a comparison of 3,000 terms", vec!["1"; 2_000].join(" < ")),
         ("a selection of 3,000 steps", format!("object{}", ".a".repeat(3_000))),
