@@ -8,20 +8,32 @@ use serde_json::{Value, json};
 use super::*;
 use crate::mapping::pool::Pool;
 
-/// What an expression gives for an object, and what memory that took.
-fn measured(source: &str, object: &Value) -> (Result<Option<Value>, String>, AllocationInfo) {
+/// Milliseconds that this thread was on a processor, however busy the machine is.
+fn processor_ms() -> u64 {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    times
+        .split(' ')
+        .next()
+        .and_then(|ns| ns.parse::<u64>().ok())
+        .unwrap_or_default()
+        / 1_000_000
+}
+
+/// What an expression gives for an object, and what memory and how many milliseconds that took.
+fn measured(source: &str, object: &Value) -> (Result<Option<Value>, String>, AllocationInfo, u64) {
     let (source, object) = (source.to_owned(), object.clone());
     let evaluation = move || {
         let mut result = Ok(None);
         // The first use of the parser makes tables that stay.
         let warm = Program::compile("[1].map(x, x + 1)", &["object"]);
         assert!(warm.is_ok());
+        let began = processor_ms();
         let memory = measure(|| {
             result = Program::compile(&source, &["object", "unpacked"])
                 .map_err(|rejected| rejected.problem)
                 .and_then(|program| program.value(&Scope::new(&object)));
         });
-        (result, memory)
+        (result, memory, processor_ms() - began)
     };
     Pool::new().expect("threads").run(evaluation).expect("no panic")
 }
