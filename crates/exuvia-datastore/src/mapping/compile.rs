@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exuvia_api::{
-    Conversion, DatastoreMigrationSpec, KeyPrefix, LabelSelector, Mapping, RewriteRule, StatusCopy,
+    Conversion, DatastoreMigrationSpec, KeyPrefix, LabelSelector, Mapping, MappingMetadata, RewriteRule,
+    StatusCopy,
 };
 
 use super::convert::Convert;
@@ -175,7 +176,7 @@ impl Compiler {
         if converter.is_some()
             && (!declared.convert.is_empty()
                 || !declared.remove.is_empty()
-                || *metadata != Default::default())
+                || *metadata != MappingMetadata::default())
         {
             let problem =
                 "the program converts the objects of this mapping: expected no metadata, convert or remove";

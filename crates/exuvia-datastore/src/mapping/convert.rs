@@ -2,17 +2,18 @@
 
 use std::cell::OnceCell;
 
+use exuvia_api::StatusCopy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value};
 
-use super::compile::{Compiled, CompiledMapping, CompiledRewrite};
+use super::compile::{Compiled, CompiledMapping};
 use super::error::ConvertError;
 use super::expression::{Program, Scope};
 use super::metadata;
+use super::output::{Converted, Output};
 use super::path::Path;
 use super::selector::selects;
 use super::spec::target_kind;
-use exuvia_api::StatusCopy;
 
 /// A conversion that is a program instead of expressions, for what they cannot say. It replaces `metadata`, `convert` and
 /// `remove` of the mapping for which it is given.
@@ -27,54 +28,8 @@ pub trait Convert: Send + Sync {
     fn convert(&self, object: &Value) -> Result<Vec<Value>, String>;
 }
 
-/// What becomes of one object.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Converted {
-    /// The number of the mapping that moves it. `None`: it is not moved.
-    pub taken_by: Option<usize>,
-    /// Whether it may be moved now, as its mappings' `ready` have it.
-    pub ready: bool,
-    /// The targets: the successor first, then extra ones.
-    pub outputs: Vec<Output>,
-}
-
-/// One target.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Output {
-    /// The number of the mapping that made it.
-    pub mapping: usize,
-    /// It is never the successor of a reference.
-    pub extra: bool,
-    /// The API group.
-    pub group: String,
-    /// The version at which it is written.
-    pub version: String,
-    /// The kind.
-    pub kind: String,
-    /// The namespace, if it has one.
-    pub namespace: Option<String>,
-    /// The name.
-    pub name: String,
-    /// What is written: apiVersion, kind, content, and of the metadata name, namespace, labels, annotations and finalizers.
-    pub object: Value,
-    /// The source's owners and the unpacked ones, as they were: the objects they name may be moved as well.
-    pub owners: Vec<OwnerReference>,
-    /// What is written to `/status`, if it is copied.
-    pub status: Option<Value>,
-}
-
-/// What tells one target from another.
-pub type TargetKey<'a> = (&'a str, &'a str, Option<&'a str>, &'a str);
-
-impl Output {
-    /// Group, kind, namespace and name: two outputs with the same key would be one object.
-    pub fn key(&self) -> TargetKey<'_> {
-        (&self.group, &self.kind, self.namespace.as_deref(), &self.name)
-    }
-}
-
 /// The group of an apiVersion.
-fn group_of(object: &Value) -> &str {
+pub(super) fn group_of(object: &Value) -> &str {
     let api_version = object
         .get("apiVersion")
         .and_then(Value::as_str)
@@ -82,7 +37,7 @@ fn group_of(object: &Value) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-fn kind_of(object: &Value) -> &str {
+pub(super) fn kind_of(object: &Value) -> &str {
     object.get("kind").and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -94,20 +49,20 @@ fn string_at<'a>(metadata: Option<&'a Value>, field: &str) -> Option<&'a str> {
 }
 
 /// The object for expressions, made when the first one needs it.
-struct Source<'v> {
+pub(super) struct Source<'v> {
     object: &'v Value,
     scope: OnceCell<Scope<'v, 'v>>,
 }
 
 impl<'v> Source<'v> {
-    fn new(object: &'v Value) -> Self {
+    pub(super) fn new(object: &'v Value) -> Self {
         Self {
             object,
             scope: OnceCell::new(),
         }
     }
 
-    fn scope(&self) -> &Scope<'v, 'v> {
+    pub(super) fn scope(&self) -> &Scope<'v, 'v> {
         self.scope.get_or_init(|| Scope::new(self.object))
     }
 
@@ -168,76 +123,20 @@ impl Compiled {
         }
         Ok(converted)
     }
-
-    /// What becomes of an object that is not moved but names moved ones; `None` if it stays as it is.
-    pub(super) fn rewrite(
-        &self,
-        rule: &CompiledRewrite,
-        object: &Value,
-    ) -> Result<Option<Value>, ConvertError> {
-        if group_of(object) != rule.group || kind_of(object) != rule.kind || !selects(&rule.selector, object)
-        {
-            return Ok(None);
-        }
-        let source = Source::new(object);
-        if let Some(when) = &rule.when
-            && !when
-                .is_true(source.scope())
-                .map_err(|problem| rule.failed("when", when, problem))?
-        {
-            return Ok(None);
-        }
-        let mut fields = object.as_object().cloned().unwrap_or_default();
-        for (number, (path, program)) in rule.convert.iter().enumerate() {
-            let at = format!("convert[{number}]");
-            let value = program
-                .value(source.scope())
-                .map_err(|problem| rule.failed(&format!("{at}.value"), program, problem))?;
-            apply(path, value, &mut fields).map_err(|problem| rule.error(&format!("{at}.path"), problem))?;
-        }
-        for field in ["labels", "annotations"] {
-            let entries = fields
-                .get("metadata")
-                .map_or_else(|| Ok(Map::new()), |all| metadata::entries(Some(all), field));
-            let before = entries.map_err(|problem| rule.error("convert", problem))?;
-            let after = metadata::rewrite_keys(before.clone(), &rule.rewrite_keys)
-                .map_err(|problem| rule.error("rewriteKeys", problem))?;
-            if before != after
-                && let Some(all) = fields.get_mut("metadata").and_then(Value::as_object_mut)
-            {
-                all.insert(field.to_owned(), Value::Object(after));
-            }
-        }
-        let rewritten = Value::Object(fields);
-        Ok((rewritten != *object).then_some(rewritten))
-    }
-}
-
-impl CompiledRewrite {
-    fn error(&self, field: &str, problem: impl Into<String>) -> ConvertError {
-        ConvertError::new(
-            None,
-            format!("references.rewrite[{}].{field}", self.index),
-            problem,
-        )
-    }
-
-    fn failed(&self, field: &str, program: &Program, problem: String) -> ConvertError {
-        self.error(field, problem).in_expression(program.source())
-    }
 }
 
 /// Sets the field, or removes it if the value is absent.
-fn apply(path: &Path, value: Option<Value>, fields: &mut Map<String, Value>) -> Result<(), String> {
-    match value {
-        Some(value) => path
-            .set(fields, value)
-            .map_err(|_| "something on the way to this field is not an object".to_owned()),
-        None => {
-            path.remove(fields);
-            Ok(())
-        }
-    }
+pub(super) fn apply(
+    path: &Path,
+    value: Option<Value>,
+    fields: &mut Map<String, Value>,
+) -> Result<(), String> {
+    let Some(value) = value else {
+        path.remove(fields);
+        return Ok(());
+    };
+    path.set(fields, value)
+        .map_err(|_| "something on the way to this field is not an object".to_owned())
 }
 
 impl CompiledMapping {

@@ -46,8 +46,10 @@ mod convert;
 mod error;
 mod expression;
 mod metadata;
+mod output;
 mod path;
 mod pool;
+mod rewrite;
 mod selector;
 mod spec;
 
@@ -57,8 +59,9 @@ use exuvia_api::DatastoreMigrationSpec;
 use serde_json::Value;
 
 pub use self::compile::Converters;
-pub use self::convert::{Convert, Converted, Output, TargetKey};
+pub use self::convert::Convert;
 pub use self::error::{ConvertError, InvalidSpec};
+pub use self::output::{Converted, Output, TargetKey};
 pub use self::selector::selects;
 
 use self::compile::Compiled;
@@ -148,7 +151,7 @@ impl Mappings {
         }
         let (compiled, object) = (Arc::clone(&self.compiled), object.clone());
         self.pool
-            .run(move || compiled.rewrite(&compiled.rewrites[index], &object))
+            .run(move || compiled.rewrites[index].rewrite(&object))
             .map_err(|Panicked| panicked(&format!("references.rewrite[{index}]")))?
     }
 

@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: &Value) -> Map<String, Value> {
         value.as_object().cloned().expect("an object")
     }
 
@@ -167,22 +167,22 @@ mod tests {
     #[test]
     fn a_field_is_set_with_its_parents_and_removed_without_them() {
         let path = Path::parse("spec.a.b").expect("valid");
-        let mut object = map(json!({"spec": {"a": null, "c": 1}}));
+        let mut object = map(&json!({"spec": {"a": null, "c": 1}}));
         path.set(&mut object, json!(7)).expect("nothing in the way");
-        assert_eq!(object, map(json!({"spec": {"a": {"b": 7}, "c": 1}})));
+        assert_eq!(object, map(&json!({"spec": {"a": {"b": 7}, "c": 1}})));
         path.remove(&mut object);
         path.remove(&mut object);
-        assert_eq!(object, map(json!({"spec": {"a": {}, "c": 1}})));
+        assert_eq!(object, map(&json!({"spec": {"a": {}, "c": 1}})));
     }
 
     #[test]
     fn what_is_in_the_way_is_not_overwritten() {
         let path = Path::parse("spec.a.b").expect("valid");
         for blocked in [json!({"spec": {"a": [1]}}), json!({"spec": "text"})] {
-            let mut object = map(blocked.clone());
+            let mut object = map(&blocked);
             assert_eq!(path.set(&mut object, json!(7)), Err(InTheWay));
             path.remove(&mut object);
-            assert_eq!(object, map(blocked));
+            assert_eq!(object, map(&blocked));
         }
     }
 }

@@ -11,8 +11,8 @@ pub(crate) const MAX_COST: u64 = 100_000;
 /// The longest text, and the largest result: what etcd takes by default.
 pub(crate) const MAX_BYTES: usize = 1_572_864;
 
-/// Values that are copied for one unit. 100,000 units are then at most some 40 MiB.
-const NODES_PER_UNIT: u64 = 4;
+/// Values that are copied for one unit. 100,000 units are then at most some 20 MiB.
+const NODES_PER_UNIT: u64 = 2;
 /// Bytes of texts that are read or copied for one unit.
 const BYTES_PER_UNIT: u64 = 64;
 

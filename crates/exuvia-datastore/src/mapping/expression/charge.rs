@@ -10,7 +10,7 @@ use super::names::namespace;
 use super::text::REPLACED;
 
 /// Nodes of a loop's body that are evaluated for one unit.
-const EVALUATIONS_PER_UNIT: usize = 4;
+const EVALUATIONS_PER_UNIT: usize = 2;
 
 /// The same expression, which pays for what it does.
 pub(super) fn charged(node: IdedExpr) -> IdedExpr {
@@ -75,7 +75,7 @@ fn may_borrow(node: &IdedExpr) -> bool {
 }
 
 fn charged_loop(mut body: ComprehensionExpr) -> ComprehensionExpr {
-    let per_item = 1 + (evaluations(&body.loop_cond) + evaluations(&body.loop_step)) / EVALUATIONS_PER_UNIT;
+    let per_item = 2 + (evaluations(&body.loop_cond) + evaluations(&body.loop_step)) / EVALUATIONS_PER_UNIT;
     body.accu_init = copied(body.accu_init);
     // `cel.bind` and `optMap` go through an empty list.
     if !matches!(&body.iter_range.expr, Expr::List(list) if list.elements.is_empty()) {

@@ -1,4 +1,8 @@
 //! The functions of an expression that are ours: three that people call, and those that the charged tree calls.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "the signature is that of a function of CEL"
+)]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};

@@ -23,6 +23,9 @@ use serde_json::Value;
 /// How long an expression may be, in bytes.
 pub(crate) const MAX_EXPRESSION_BYTES: usize = 8192;
 
+/// How much of the parser's words is shown.
+const MAX_REASON_CHARACTERS: usize = 160;
+
 /// What is wrong with an expression, and where.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rejected {
@@ -160,7 +163,10 @@ fn syntax(errors: &ParseErrors) -> Rejected {
     };
     let reason = first.msg.lines().next().unwrap_or_default();
     let reason = reason.trim_start_matches("Syntax error: ");
-    let problem = match reason {
+    // What follows are all tokens of the grammar, or the rest of the expression.
+    let reason = reason.split(" expecting {").next().unwrap_or_default();
+    let reason: String = reason.chars().take(MAX_REASON_CHARACTERS).collect();
+    let problem = match reason.as_str() {
         "" | "UNKNOWN" => "invalid expression: the parser gave up".to_owned(),
         reason => format!("invalid expression: {reason}"),
     };

@@ -1,4 +1,8 @@
 //! The functions over texts whose cost depends on more than the length of one argument.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "the signature is that of a function of CEL"
+)]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -67,8 +71,8 @@ fn int_at(args: &Args<'_, '_>, at: usize) -> Option<i64> {
     args.get(at)?.downcast_ref::<CelInt>().map(|int| *int.inner())
 }
 
-fn text<'b, 'v>(text: String) -> Answer<'b, 'v> {
-    Ok(CowVal::owned(CelString::from(text)))
+fn text<'b, 'v>(text: String) -> CowVal<'b, 'v> {
+    CowVal::owned(CelString::from(text))
 }
 
 fn replace<'b, 'v>(args: Args<'b, 'v>) -> Answer<'b, 'v> {
@@ -80,7 +84,7 @@ fn replace<'b, 'v>(args: Args<'b, 'v>) -> Answer<'b, 'v> {
     spend_text(this.len())?;
     let found = this.matches(from).take(most).count();
     spend_new_text(this.len().saturating_add(found.saturating_mul(to.len())))?;
-    text(this.replacen(from, to, most))
+    Ok(text(this.replacen(from, to, most)))
 }
 
 fn split<'b, 'v>(args: Args<'b, 'v>) -> Answer<'b, 'v> {
@@ -138,7 +142,7 @@ fn join<'b, 'v>(args: Args<'b, 'v>) -> Answer<'b, 'v> {
         pieces.push(piece.inner());
     }
     spend_new_text(length)?;
-    text(pieces.join(separator))
+    Ok(text(pieces.join(separator)))
 }
 
 fn out_of_range(function: &str) -> ExecutionError {
