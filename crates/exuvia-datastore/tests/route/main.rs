@@ -119,15 +119,19 @@ impl World {
     }
 
     pub(crate) fn api_services(&self) -> Api<DynamicObject> {
-        let resource = ApiResource {
-            group: "apiregistration.k8s.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "apiregistration.k8s.io/v1".to_owned(),
-            kind: "APIService".to_owned(),
-            plural: "apiservices".to_owned(),
-        };
-        Api::all_with(self.clients[0].clone(), &resource)
+        api_services(&self.clients[0])
     }
+}
+
+pub(crate) fn api_services(client: &Client) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: "apiregistration.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "apiregistration.k8s.io/v1".to_owned(),
+        kind: "APIService".to_owned(),
+        plural: "apiservices".to_owned(),
+    };
+    Api::all_with(client.clone(), &resource)
 }
 
 /// Whether CRDs answer by an `APIService` that the API server keeps itself.
