@@ -97,12 +97,12 @@ impl Route {
         let plain = async {
             let path = format!("/apis/{}/{}", self.group, self.version);
             let document = document(&server, &path, "application/json").await?;
-            Ok(document.and_then(|document| Plain::parse(&document).map_err(not_understood)))
+            Ok(document.and_then(|document| Plain::parse(&document).map_err(|error| not_understood(&error))))
         };
         let aggregated = async {
             let document = document(&server, "/apis", AGGREGATED).await?;
             let parse = |document: Vec<u8>| Aggregated::parse(&document, &self.group, &self.version);
-            Ok(document.and_then(|document| parse(document).map_err(not_understood)))
+            Ok(document.and_then(|document| parse(document).map_err(|error| not_understood(&error))))
         };
         let unread = try_join_all(kinds.iter().map(|kind| unread(&server, kind)));
         let aliases = try_join_all(samples.iter().map(|(kind, alias)| shown(&server, kind, alias)));
@@ -136,7 +136,7 @@ async fn document(
     said(read.map(|body| body.to_vec()))
 }
 
-fn not_understood(error: serde_json::Error) -> Redacted {
+fn not_understood(error: &serde_json::Error) -> Redacted {
     redacted!(
         "its answer is not understood (line {}, column {})",
         error.line(),

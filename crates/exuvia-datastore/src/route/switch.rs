@@ -128,7 +128,7 @@ impl Route {
         kinds: &[ApiResource],
         aliases: &[Alias],
     ) -> Result<Switched, Error> {
-        match self.remove(saved).await? {
+        match Box::pin(self.remove(saved)).await? {
             Removed::Gone => {}
             Removed::CameBack => return Ok(Switched::CameBack),
             Removed::Changed => return Ok(Switched::Changed),
@@ -136,7 +136,7 @@ impl Route {
         let until = Instant::now() + PATIENCE;
         let (mut refreshes, mut refreshed) = (0, Instant::now());
         loop {
-            let answers = self.answered_by_crds(kinds, aliases).await?;
+            let answers = Box::pin(self.answered_by_crds(kinds, aliases)).await?;
             // Last: between the answers and this look nobody has put it back.
             if matches!(self.observe().await?, Observed::Backend(_)) {
                 return Ok(Switched::CameBack);
@@ -148,7 +148,7 @@ impl Route {
                 return Ok(Switched::NotYet(answers));
             }
             let is_due = refreshes < MAX_REFRESHES && refreshed.elapsed() >= REFRESH_PAUSE;
-            if answers.is_discovery_stale() && is_due && self.refresh_discovery().await? {
+            if answers.is_discovery_stale() && is_due && Box::pin(self.refresh_discovery()).await? {
                 (refreshes, refreshed) = (refreshes + 1, Instant::now());
                 tracing::debug!(apiservice = self.name, refreshes, "deleted again for discovery");
             }

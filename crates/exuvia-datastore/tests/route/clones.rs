@@ -194,12 +194,12 @@ async fn killed_at_any_write_another_process_leaves_no_clone() {
     let proxy = control_plane.proxy().await.unwrap();
     for fault in [Fault::StallRequest, Fault::StallAnswer] {
         for write in 1.. {
-            let struck = killed_at(&proxy, write, fault.clone(), async {
+            let making = async {
                 let clones = clones(proxy.client().unwrap(), uid).await;
                 clones.ensure(&targets).await.unwrap();
                 clones.remove().await.unwrap();
-            });
-            let struck = struck.await;
+            };
+            let struck = killed_at(&proxy, write, fault.clone(), Box::pin(making)).await;
             let another = clones(client.clone(), uid).await;
             another.remove().await.unwrap();
             let left = crds_in(&client, another.group()).await;

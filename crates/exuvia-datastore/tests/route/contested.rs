@@ -1,13 +1,14 @@
 //! Others change the `APIService`, too: an operator that puts it back, or changes it after it was saved.
 
-use exuvia_datastore::route::{Error, Observed, Removed, Saved, Switched};
+use exuvia_datastore::route::{Error, Observed, Removed, Route, Saved, Switched};
 use exuvia_testenv::aggregated::Aggregated;
 use exuvia_testenv::{Widgets, until};
+use exuvia_write::Writer;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::{World, is_automanaged, servers};
+use crate::{World, api_services, both, is_automanaged, servers};
 
 #[tokio::test]
 async fn an_operator_that_puts_the_backend_back_is_told_and_left_alone() {
@@ -79,10 +80,9 @@ async fn where_nothing_is_left_it_is_created_and_a_backend_of_somebody_else_is_k
     let backend = Aggregated::start(control_plane, shown, (stored.group(), "v1"), &["widgets"]);
     let backend = backend.await.unwrap();
     backend.install(&client).await.unwrap();
-    let writer = exuvia_write::Writer::named("exuvia-datastore");
-    let servers = crate::both().await;
-    let route =
-        exuvia_datastore::route::Route::new(client.clone(), writer, servers, &backend.api_service_name());
+    let writer = Writer::named("exuvia-datastore");
+    let servers = both().await;
+    let route = Route::new(client.clone(), writer, servers, &backend.api_service_name());
     let route = route.unwrap();
     let saved = route.save().await.unwrap();
     assert_eq!(route.remove(&saved).await.unwrap(), Removed::Gone);
@@ -98,24 +98,15 @@ async fn where_nothing_is_left_it_is_created_and_a_backend_of_somebody_else_is_k
     );
 
     // An operator is faster, with another spec: it stays.
-    let world_api = kube::Api::<kube::api::DynamicObject>::all_with(
-        client.clone(),
-        &kube::api::ApiResource {
-            group: "apiregistration.k8s.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "apiregistration.k8s.io/v1".to_owned(),
-            kind: "APIService".to_owned(),
-            plural: "apiservices".to_owned(),
-        },
-    );
+    let api = api_services(&client);
     let name = backend.api_service_name();
-    world_api.delete(&name, &DeleteParams::default()).await.unwrap();
+    api.delete(&name, &DeleteParams::default()).await.unwrap();
     let mut theirs = backend.api_service();
     theirs["spec"]["versionPriority"] = 77.into();
     let theirs = serde_json::from_value(theirs).unwrap();
-    world_api.create(&PostParams::default(), &theirs).await.unwrap();
+    api.create(&PostParams::default(), &theirs).await.unwrap();
     route.restore(&saved).await.unwrap();
-    let kept = world_api.get(&name).await.unwrap();
+    let kept = api.get(&name).await.unwrap();
     assert_eq!(kept.data["spec"]["versionPriority"], 77);
 }
 

@@ -33,6 +33,10 @@ pub(crate) async fn servers() -> (&'static ControlPlane, &'static ApiServer) {
 /// Both of them, each to be asked itself.
 pub(crate) async fn both() -> ApiServers {
     let (control_plane, second) = servers().await;
+    both_of(control_plane, second)
+}
+
+fn both_of(control_plane: &ControlPlane, second: &ApiServer) -> ApiServers {
     let given = [control_plane.apiserver().url(), second.url()].map(|url| url.parse().unwrap());
     ApiServers::new(&control_plane.admin().config().unwrap(), &given, &[])
 }
@@ -50,6 +54,11 @@ impl World {
     /// With three widgets behind the backend, and `widget-0000` in the hidden CRD, too.
     pub(crate) async fn new(name: &str) -> Self {
         let (control_plane, second) = servers().await;
+        Self::on(control_plane, second, name).await
+    }
+
+    /// The same on servers that are not shared.
+    pub(crate) async fn on(control_plane: &ControlPlane, second: &ApiServer, name: &str) -> Self {
         let clients = [control_plane.client().unwrap(), second.client().unwrap()];
         let stored = Widgets::in_group(format!("{name}.stored.example.com"));
         let shown = Widgets::in_group(format!("{name}.shown.example.com"));
@@ -64,7 +73,7 @@ impl World {
         let route = Route::new(
             clients[0].clone(),
             Writer::named("exuvia-datastore"),
-            both().await,
+            both_of(control_plane, second),
             &backend.api_service_name(),
         );
         let world = Self {
@@ -119,15 +128,19 @@ impl World {
     }
 
     pub(crate) fn api_services(&self) -> Api<DynamicObject> {
-        let resource = ApiResource {
-            group: "apiregistration.k8s.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "apiregistration.k8s.io/v1".to_owned(),
-            kind: "APIService".to_owned(),
-            plural: "apiservices".to_owned(),
-        };
-        Api::all_with(self.clients[0].clone(), &resource)
+        api_services(&self.clients[0])
     }
+}
+
+pub(crate) fn api_services(client: &Client) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: "apiregistration.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "apiregistration.k8s.io/v1".to_owned(),
+        kind: "APIService".to_owned(),
+        plural: "apiservices".to_owned(),
+    };
+    Api::all_with(client.clone(), &resource)
 }
 
 /// Whether CRDs answer by an `APIService` that the API server keeps itself.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exuvia_datastore::route::{AUTOMANAGED_LABEL, Alias, Error, Observed, Route, Saved, Switched, Verdict};
+use exuvia_datastore::route::{
+    AUTOMANAGED_LABEL, Alias, Answers, Error, Observed, Route, Saved, Switched, Verdict,
+};
 use exuvia_testenv::aggregated::alias_uid;
 use exuvia_testenv::{Widgets, in_time, until};
 use exuvia_write::Writer;
@@ -119,19 +121,8 @@ async fn after_the_switch_every_server_answers_from_crds_and_after_the_way_back_
 
     let readers = Readers::start(&world);
     let saved = world.route.save().await.unwrap();
-    let switched = in_time("the switch", async {
-        loop {
-            match world.route.switch(&saved, &kinds, &aliases).await.unwrap() {
-                Switched::NotYet(answers) => println!("not yet: {:?}", answers.not_yet()),
-                other => break other,
-            }
-        }
-    });
-    let switched = switched.await;
+    let answers = switch(&world, &saved, &aliases).await;
     assert_undisturbed("the switch", &readers.stop().await);
-    let Switched::Done(answers) = switched else {
-        panic!("{switched:?}")
-    };
     assert_eq!(answers.servers.len(), 2);
     assert_eq!(answers.not_yet(), [] as [&str; 0]);
     assert!(is_automanaged(&world.route.observe().await.unwrap()));
@@ -217,15 +208,7 @@ async fn discovery_that_keeps_the_old_backend_is_seen_and_cured() {
     assert!(stale.servers.iter().any(|server| is_stale(&server.verdict)));
     assert!(!stale.all_by_crds());
 
-    in_time("discovery is cured", async {
-        loop {
-            match world.route.switch(&saved, &kinds, &aliases).await.unwrap() {
-                Switched::NotYet(_) => {}
-                switched => break assert!(matches!(switched, Switched::Done(_)), "{switched:?}"),
-            }
-        }
-    })
-    .await;
+    switch(&world, &saved, &aliases).await;
     assert!(is_automanaged(&world.route.observe().await.unwrap()));
 }
 
@@ -288,4 +271,38 @@ async fn without_crds_nothing_would_answer_so_it_is_refused_by_name() {
         .answered_by_crds(&[world.stored.resource("v1")], &[])
         .await;
     assert!(matches!(elsewhere, Err(Error::Elsewhere { .. })));
+}
+
+/// One switch is over in a moment: several, so that the readers meet it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_see_no_switch_however_often_it_goes_there_and_back() {
+    let world = World::new("often").await;
+    let (kinds, aliases) = (world.kinds(), world.aliases().await);
+    let readers = Readers::start(&world);
+    for _ in 0..5 {
+        let saved = world.route.save().await.unwrap();
+        switch(&world, &saved, &aliases).await;
+        world.route.restore(&saved).await.unwrap();
+        until("every server answers from the backend", async || {
+            let answers = world.route.answered_by_crds(&kinds, &aliases).await.unwrap();
+            answers.all_by_backend().then_some(()).ok_or(answers)
+        })
+        .await;
+    }
+    assert_undisturbed("five switches and back", &readers.stop().await);
+}
+
+/// Until it is done, as a controller that comes back.
+async fn switch(world: &World, saved: &Value, aliases: &[Alias]) -> Answers {
+    let kinds = world.kinds();
+    in_time("the switch", async {
+        loop {
+            match world.route.switch(saved, &kinds, aliases).await.unwrap() {
+                Switched::NotYet(answers) => println!("not yet: {:?}", answers.not_yet()),
+                Switched::Done(answers) => break answers,
+                other => panic!("{other:?}"),
+            }
+        }
+    })
+    .await
 }

@@ -43,9 +43,9 @@ pub(super) fn renamed(name: &str) -> String {
         return renamed;
     }
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-    let hash: String = (digest.as_ref().iter().take(4))
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash = digest.as_ref().iter().take(4);
+    let hash = hash.fold(0_u32, |hash, byte| hash << 8 | u32::from(*byte));
+    let hash = format!("{hash:08x}");
     let kept: String = renamed.chars().take(MAX_LABEL - hash.len() - 1).collect();
     format!("{kept}-{hash}")
 }
