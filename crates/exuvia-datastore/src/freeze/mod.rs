@@ -22,6 +22,8 @@ mod path;
 mod policy;
 mod probe;
 
+use std::time::Duration;
+
 use exuvia_runtime::servers::ApiServers;
 use exuvia_write::Writer;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -43,6 +45,7 @@ pub struct Freeze {
     servers: ApiServers,
     scope: Scope,
     memory: counting::Memory,
+    counts_after: Duration,
 }
 
 impl std::fmt::Debug for Freeze {
@@ -62,7 +65,16 @@ impl Freeze {
             servers,
             scope,
             memory: counting::Memory::default(),
+            counts_after: SCHEMA_COUNTS_AFTER,
         }
+    }
+
+    /// How long a server must have had our FlowSchema before its gauges count: for somebody who knows that no older request
+    /// is left. [`SCHEMA_COUNTS_AFTER`] by default.
+    #[must_use]
+    pub fn gauges_count_after(mut self, age: Duration) -> Self {
+        self.counts_after = age;
+        self
     }
 
     /// What is frozen.

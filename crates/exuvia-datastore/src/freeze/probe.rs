@@ -19,6 +19,7 @@ use kube::core::Status;
 use kube::{Api, Client};
 
 use super::Freeze;
+use super::drain::Found;
 use super::error::Error;
 use super::policy::{Form, FrozenKind, PROBE_MANAGER, Part};
 
@@ -32,6 +33,7 @@ pub struct Probed {
     pub servers: BTreeMap<String, Vec<Redacted>>,
     /// Why these may not be all the API servers; `None`: they are all.
     pub why_not_all: Option<String>,
+    pub(super) found: BTreeMap<String, Found>,
 }
 
 impl Probed {
@@ -64,16 +66,17 @@ type Sent = Result<Said, Box<exuvia_write::Error>>;
 impl Freeze {
     /// Asks every API server whether it denies what this form must deny. It remembers since when each does.
     pub async fn probe(&self, form: Form, shield: bool) -> Result<Probed, Error> {
+        if form == Form::Frozen {
+            self.check_locks().await?;
+        }
         let mut probed = self.canaries(&self.scope.parts(form, shield), form).await?;
         // In the Converged form an empty patch may pass, and what counts is that the target is free.
         if form == Form::Frozen && probed.all_asked_deny() {
             self.probe_kinds(&mut probed).await?;
         }
-        let denying = probed
-            .servers
-            .iter()
-            .map(|(server, why)| (server.as_str(), why.is_empty()));
-        self.remember_denying(denying, form == Form::Frozen);
+        if form == Form::Frozen {
+            self.remember_denying(&probed);
+        }
         Ok(probed)
     }
 
@@ -199,17 +202,24 @@ impl Freeze {
 impl Probed {
     fn add(&mut self, asked: Asked<Sent>, trouble: impl Fn(&Said) -> Option<Redacted>) -> Result<(), Error> {
         for answer in asked.answers {
-            let troubles = self.servers.entry(answer.server).or_default();
-            match answer.said {
-                Ok(Ok(said)) => troubles.extend(trouble(&said)),
+            let server = answer.server;
+            let troubles = self.servers.entry(server.clone()).or_default();
+            let (found, new) = match answer.said {
+                Ok(Ok(said)) => match (trouble(&said), said) {
+                    (None, _) => (Found::Denies, None),
+                    (new, Said::Unclear(_)) => (Found::Unclear, new),
+                    (new, _) => (Found::LetsPass, new),
+                },
                 Ok(Err(ours)) => return Err((*ours).into()),
-                Err(no_answer) => {
-                    let said = Redacted::ours(no_answer.to_string());
-                    if !troubles.contains(&said) {
-                        troubles.push(said);
-                    }
-                }
-            }
+                Err(no_answer) => (Found::Silent, Some(Redacted::ours(no_answer.to_string()))),
+            };
+            troubles.extend(
+                new.filter(|new| !troubles.contains(new))
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+            );
+            let worst = self.found.entry(server).or_insert(found);
+            *worst = found.max(*worst);
         }
         self.why_not_all = self.why_not_all.take().or(asked.why_not_all);
         Ok(())
