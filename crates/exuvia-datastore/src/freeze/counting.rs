@@ -42,7 +42,7 @@ impl Memory {
 }
 
 impl Freeze {
-    /// Makes the FlowSchema and priority level by which each server counts the writes to the source, and asks each whether
+    /// Makes the `FlowSchema` and priority level by which each server counts the writes to the source, and asks each whether
     /// it has them. To be called long before the freeze: it counts [`SCHEMA_COUNTS_AFTER`](super::SCHEMA_COUNTS_AFTER) later. `false`: it cannot be had here, and the
     /// drain will take its time.
     pub async fn count_writers(&self) -> Result<bool, Error> {
@@ -63,9 +63,9 @@ impl Freeze {
             Drain::Auto => self.look_at_gauges().await?,
             Drain::Fixed(_) => None,
         };
-        if let Some((server, why)) = probed.not_yet().next() {
+        if let Some((server, [why, ..])) = probed.not_yet().next() {
             return Ok(Drained::NotYet {
-                why: format!("API server {server} {}", why[0]),
+                why: format!("API server {server} {why}"),
             });
         }
         let servers = self.memory.lock().servers.clone();
@@ -117,16 +117,7 @@ impl Freeze {
 
     /// Reads the gauges of each server into the memory. `Some`: why nobody counts for us.
     async fn look_at_gauges(&self) -> Result<Option<String>, Error> {
-        let is_master = self.memory.lock().is_master;
-        let is_master = match is_master {
-            Some(is_master) => is_master,
-            None => {
-                let us = whoami(&self.client).await?;
-                us.groups.iter().any(|group| group == MASTERS)
-            }
-        };
-        self.memory.lock().is_master = Some(is_master);
-        if is_master {
+        if self.is_master().await? {
             // None of our requests is sorted by our schema, so nothing would show that a server has it.
             return Ok(Some(format!(
                 "this program is a member of {MASTERS}, which bypasses flow control"
@@ -159,6 +150,18 @@ impl Freeze {
             }
         }
         Ok(None)
+    }
+
+    /// Whether we bypass flow control ourselves.
+    async fn is_master(&self) -> Result<bool, Error> {
+        let known = self.memory.lock().is_master;
+        if let Some(is_master) = known {
+            return Ok(is_master);
+        }
+        let us = whoami(&self.client).await?;
+        let is_master = us.groups.iter().any(|group| group == MASTERS);
+        self.memory.lock().is_master = Some(is_master);
+        Ok(is_master)
     }
 
     /// One server's gauges. Where no request was sorted by our schema yet, one is sent that is: a patch of nothing.

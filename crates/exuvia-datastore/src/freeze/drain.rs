@@ -252,4 +252,5 @@ fn why_not_proven(situation: &Situation<'_>) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;

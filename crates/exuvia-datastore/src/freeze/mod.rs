@@ -1,6 +1,6 @@
 //! Keeps writers away from the source of a migration while it is copied, and proves that none is under way.
 //!
-//! ```text
+//! ``text
 //! count_writers  long before: each server counts the writes to the source
 //! set(Frozen)    policies and bindings
 //! probe          until every server denies, asked itself
@@ -8,7 +8,7 @@
 //! …              the copy, the commit
 //! set(Converged) the target is free, the source can only be deleted
 //! remove         nothing is left; or retire: the source stays as it is
-//! ```
+//! ``
 
 mod cel;
 mod counting;
@@ -69,7 +69,7 @@ impl Freeze {
         }
     }
 
-    /// How long a server must have had our FlowSchema before its gauges count: for somebody who knows that no older request
+    /// How long a server must have had our `FlowSchema` before its gauges count: for somebody who knows that no older request
     /// is left. [`SCHEMA_COUNTS_AFTER`] by default.
     #[must_use]
     pub fn gauges_count_after(mut self, age: Duration) -> Self {

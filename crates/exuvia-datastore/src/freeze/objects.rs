@@ -219,16 +219,15 @@ impl Freeze {
 
     async fn ensure<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
         let api: Api<K> = Api::all(self.client.clone());
-        let live = match get::<K>(&self.client, &wanted.name_any()).await? {
-            Some(live) => live,
-            None => {
-                let is_ours = |found: &K| is_ours(found, &self.scope);
-                match self.writer.create_or_adopt(&api, wanted, is_ours).await {
-                    Ok(Adopted::Created(_)) => return Ok(()),
-                    Ok(Adopted::Existing(live)) => live,
-                    Err(error) if error.reason() == "Foreign" => return Err(foreign(wanted)),
-                    Err(error) => return Err(error.into()),
-                }
+        let live = if let Some(live) = get::<K>(&self.client, &wanted.name_any()).await? {
+            live
+        } else {
+            let is_ours = |found: &K| is_ours(found, &self.scope);
+            match self.writer.create_or_adopt(&api, wanted, is_ours).await {
+                Ok(Adopted::Created(_)) => return Ok(()),
+                Ok(Adopted::Existing(live)) => live,
+                Err(exuvia_write::Error::Foreign { .. }) => return Err(foreign(wanted)),
+                Err(error) => return Err(error.into()),
             }
         };
         if !is_ours(&live, &self.scope) {

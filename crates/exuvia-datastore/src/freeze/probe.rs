@@ -165,14 +165,13 @@ impl Freeze {
         let resource = resource(kind);
         let api: Api<DynamicObject> = Api::all_with(server, &resource);
         let writer = self.writer.acting_as(PROBE_MANAGER).dry_run().once();
-        let sent = match metadata {
-            Some(metadata) => writer.rewrite(&api, metadata).await.map(drop),
-            None => {
-                let mut stub = DynamicObject::new(&self.scope.name(Part::Source), &resource);
-                stub.metadata.namespace = kind.namespaced.then(|| "default".to_owned());
-                stub.metadata.labels = Some(labels_for(&kind.selector)).filter(|labels| !labels.is_empty());
-                writer.create(&api, &stub).await.map(drop)
-            }
+        let sent = if let Some(metadata) = metadata {
+            writer.rewrite(&api, metadata).await.map(drop)
+        } else {
+            let mut stub = DynamicObject::new(&self.scope.name(Part::Source), &resource);
+            stub.metadata.namespace = kind.namespaced.then(|| "default".to_owned());
+            stub.metadata.labels = Some(labels_for(&kind.selector)).filter(|labels| !labels.is_empty());
+            writer.create(&api, &stub).await.map(drop)
         };
         self.said(sent, Part::Source, Form::Frozen)
     }
@@ -282,6 +281,7 @@ fn labels_for(selector: &LabelSelector) -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -85,6 +85,49 @@ async fn what_a_moved_owner_owns_is_not_collected_under_the_shield() {
     freeze.remove().await.unwrap();
 }
 
+#[tokio::test]
+async fn after_the_commit_the_collector_may_orphan_and_empty_sources() {
+    let stage = Stage::set("orphaned").await;
+    let owner = async |name: &str| {
+        let owner = stage.widget(name, json!({})).await;
+        let reference = json!([{
+            "apiVersion": format!("{}/v1", stage.source.group()), "kind": "Widget", "name": name,
+            "uid": owner.metadata.uid, "blockOwnerDeletion": true,
+        }]);
+        let dependent = format!("{name}-dependent");
+        stage
+            .widget(&dependent, json!({"ownerReferences": reference}))
+            .await;
+        dependent
+    };
+    let orphan = owner("left-behind").await;
+    let foreground = owner("waiting").await;
+    let background = owner("going").await;
+    let freeze = stage.freeze();
+    stage.set_and_wait(&freeze, Form::Converged, false).await;
+    let widgets = stage.source.api(&stage.other, "v1");
+    for (name, params) in [
+        ("left-behind", DeleteParams::orphan()),
+        ("waiting", DeleteParams::foreground()),
+        ("going", DeleteParams::background()),
+    ] {
+        widgets.delete(name, &params).await.unwrap();
+        until("the owner is gone", async || {
+            widgets.get_opt(name).await.unwrap().is_none()
+        })
+        .await;
+    }
+    for gone in [foreground, background] {
+        until("the dependent is gone", async || {
+            widgets.get_opt(&gone).await.unwrap().is_none()
+        })
+        .await;
+    }
+    let orphan = widgets.get(&orphan).await.unwrap();
+    assert_eq!(orphan.metadata.owner_references, None);
+    freeze.remove().await.unwrap();
+}
+
 impl Stage {
     /// A group whose kind `Widget` exists and is not moved.
     async fn other_kind(&self) -> String {

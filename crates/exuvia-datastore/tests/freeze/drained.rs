@@ -9,7 +9,7 @@ use exuvia_testenv::{ControlPlane, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -195,6 +195,36 @@ async fn a_schema_is_too_young_to_count_at_first() {
         .delete(&format!("exuvia-{}", stage.scope.uid), &DeleteParams::default())
         .await
         .unwrap();
+    freeze.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn where_metrics_may_not_be_read_the_drain_takes_its_time() {
+    let stage = Stage::set("blind").await;
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    let us = control_plane()
+        .await
+        .user_with_rules("exuvia-without-metrics", &rules)
+        .await
+        .unwrap();
+    let client = us.client().unwrap();
+    let widgets = stage.source.api(&client, "v1");
+    until("the rights are in force", async || {
+        widgets.list(&ListParams::default()).await
+    })
+    .await;
+    let mut scope = stage.scope.clone();
+    us.user().clone_into(&mut scope.username);
+    let servers = ApiServers::new(&us.config().unwrap(), &stage.servers, &[]);
+    let freeze = exuvia_datastore::freeze::Freeze::new(client, &Writer::named("exuvia"), servers, scope)
+        .gauges_count_after(Duration::ZERO);
+    assert!(freeze.count_writers().await.unwrap());
+    stage.set_and_wait(&freeze, Form::Frozen, false).await;
+    let drained = freeze.drained(Drain::Auto).await.unwrap();
+    assert!(
+        matches!(&drained, Drained::WaitUntil { why, .. } if why.contains("/metrics")),
+        "{drained:?}"
+    );
     freeze.remove().await.unwrap();
 }
 

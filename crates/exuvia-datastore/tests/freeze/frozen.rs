@@ -81,6 +81,14 @@ async fn after_the_commit_a_source_can_be_deleted_and_let_go_but_not_changed() {
             )
             .await;
     }
+    // The comparison of old and new must not cost more than the server allows.
+    let mut big = stage.source.widget("v1", "big");
+    big.metadata.finalizers = Some(vec!["example.com/hold".to_owned()]);
+    let parts: serde_json::Map<String, Value> =
+        (0..10_000).map(|n| (format!("part-{n}"), json!("x"))).collect();
+    big.data["spec"] = json!({"payload": "x".repeat(900_000), "parts": parts});
+    let widgets = stage.source.api(&stage.admin, "v1");
+    widgets.create(&PostParams::default(), &big).await.unwrap();
     let freeze = stage.freeze();
     stage.set_and_wait(&freeze, Form::Frozen, false).await;
     stage.set_and_wait(&freeze, Form::Converged, false).await;
@@ -106,6 +114,8 @@ async fn after_the_commit_a_source_can_be_deleted_and_let_go_but_not_changed() {
         without_finalizers("w"),
         without_finalizers("x"),
         delete("x"),
+        without_finalizers("big"),
+        delete("big"),
     ] {
         let answer = write.send(&stage.other, group, "kubectl").await;
         assert!(answer.is_ok(), "{}: {answer:?}", write.what);

@@ -2,7 +2,7 @@
 
 use exuvia_datastore::freeze::{Form, FrozenKind};
 use exuvia_testenv::{ControlPlane, Widgets, until};
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::{Stage, install_migrations};
@@ -107,7 +107,7 @@ async fn a_kind_that_somebody_took_out_of_the_policy_is_named() {
     let constraints = policy.spec.as_mut().unwrap().match_constraints.as_mut().unwrap();
     constraints.resource_rules.as_mut().unwrap().remove(0);
     policies
-        .replace(&name, &Default::default(), &policy)
+        .replace(&name, &PostParams::default(), &policy)
         .await
         .unwrap();
     let why = until("the leak shows", async || {

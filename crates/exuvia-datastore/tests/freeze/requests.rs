@@ -137,6 +137,7 @@ pub(crate) fn without_finalizers(name: &str) -> Write {
         .body(MERGE, json!({"metadata": {"finalizers": null}}))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "literals read better")]
 pub(crate) fn create(group: &str, name: &str, labels: Value) -> Write {
     let body = json!({
         "apiVersion": format!("{group}/v1"), "kind": "Widget",
