@@ -109,6 +109,7 @@ pub(super) fn only_lets_go(is_collector: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

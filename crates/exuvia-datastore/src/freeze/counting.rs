@@ -11,7 +11,7 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::api::{DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 
-use super::drain::{Drain, Drained, Seen, Situation, Unasked, all_deny_since, drained};
+use super::drain::{Drain, Drained, Found, Seen, Situation, Unasked, all_deny_since, drained};
 use super::error::Error;
 use super::flow::{self, Counting};
 use super::gauges::{self, Gauges};
@@ -30,6 +30,8 @@ pub(super) struct Memory(Mutex<Remembered>);
 struct Remembered {
     servers: BTreeMap<String, Seen>,
     counting: Option<Counting>,
+    /// The policy and binding that the denials are about.
+    locks: Vec<(String, i64)>,
     is_master: Option<bool>,
 }
 
@@ -40,8 +42,8 @@ impl Memory {
 }
 
 impl Freeze {
-    /// Makes the FlowSchema and priority level by which each server counts the writes to the source, and asks each whether
-    /// it has them. To be called long before the freeze: it counts 94 s later. `false`: it cannot be had here, and the
+    /// Makes the `FlowSchema` and priority level by which each server counts the writes to the source, and asks each whether
+    /// it has them. To be called long before the freeze: it counts [`SCHEMA_COUNTS_AFTER`](super::SCHEMA_COUNTS_AFTER) later. `false`: it cannot be had here, and the
     /// drain will take its time.
     pub async fn count_writers(&self) -> Result<bool, Error> {
         if !flow::ensure(&self.client, &self.writer, &self.scope).await? {
@@ -64,12 +66,18 @@ impl Freeze {
     /// Whether a write from before the freeze may still be under way, after [`probe`](Self::probe) found that every server
     /// denies. Each is asked again whether it still does; one that does not, or is new, must be probed again.
     pub async fn drained(&self, how: Drain) -> Result<Drained, Error> {
+        self.check_locks().await?;
         let probed = self.canaries(&[Part::Source], Form::Frozen).await?;
-        self.forget_denying(&probed);
+        self.forget_denying(probed.clone());
         let why_no_gauges = match how {
             Drain::Auto => self.look_at_gauges().await?,
             Drain::Fixed(_) => None,
         };
+        if let Some((server, [why, ..])) = probed.not_yet().next() {
+            return Ok(Drained::NotYet {
+                why: format!("API server {server} {why}"),
+            });
+        }
         let servers = self.memory.lock().servers.clone();
         let unasked = match (&probed.why_not_all, all_deny_since(&servers)) {
             (Some(_), Ok(since)) => self.unasked(since).await?,
@@ -85,51 +93,41 @@ impl Freeze {
         }))
     }
 
-    /// What the probe found. Servers that are not among those asked have left.
-    pub(super) fn remember_denying<'a>(
-        &self,
-        denying: impl Iterator<Item = (&'a str, bool)>,
-        is_frozen: bool,
-    ) {
+    /// Forgets who denied if the policy or its binding is another one now.
+    pub(super) async fn check_locks(&self) -> Result<(), Error> {
+        let locks = self.source_locks().await?;
+        let mut memory = self.memory.lock();
+        if memory.locks != locks {
+            memory.servers.values_mut().for_each(Seen::freeze_changed);
+            memory.locks = locks;
+        }
+        Ok(())
+    }
+
+    /// What a whole probe found. Servers that are not among those asked have left.
+    pub(super) fn remember_denying(&self, probed: &Probed) {
         let now = Instant::now();
-        let denying: BTreeMap<&str, bool> = denying.collect();
         let mut memory = self.memory.lock();
         memory
             .servers
-            .retain(|name, seen| denying.contains_key(name.as_str()) || seen.leave(now));
-        for (name, denies) in denying {
-            let seen = memory.servers.entry(name.to_owned()).or_default();
-            seen.probed(denies && is_frozen, now);
+            .retain(|name, seen| probed.found.contains_key(name) || seen.leave(now));
+        for (name, found) in &probed.found {
+            let seen = memory.servers.entry(name.clone()).or_default();
+            seen.probed(*found, now);
         }
     }
 
-    /// Servers that do not deny any more, or have left. That one denies is for the whole probe to say.
-    fn forget_denying(&self, probed: &Probed) {
-        let now = Instant::now();
-        let mut memory = self.memory.lock();
-        memory
-            .servers
-            .retain(|name, seen| probed.servers.contains_key(name) || seen.leave(now));
-        for (name, troubles) in &probed.servers {
-            let seen = memory.servers.entry(name.clone()).or_default();
-            if !troubles.is_empty() {
-                seen.probed(false, now);
-            }
+    /// What a canary alone found: that a server does not deny any more. That one denies is for the whole probe to say.
+    fn forget_denying(&self, mut canary: Probed) {
+        for found in canary.found.values_mut().filter(|found| **found == Found::Denies) {
+            *found = Found::Unclear;
         }
+        self.remember_denying(&canary);
     }
 
     /// Reads the gauges of each server into the memory. `Some`: why nobody counts for us.
     async fn look_at_gauges(&self) -> Result<Option<String>, Error> {
-        let is_master = self.memory.lock().is_master;
-        let is_master = match is_master {
-            Some(is_master) => is_master,
-            None => {
-                let us = whoami(&self.client).await?;
-                us.groups.iter().any(|group| group == MASTERS)
-            }
-        };
-        self.memory.lock().is_master = Some(is_master);
-        if is_master {
+        if self.is_master().await? {
             // None of our requests is sorted by our schema, so nothing would show that a server has it.
             return Ok(Some(format!(
                 "this program is a member of {MASTERS}, which bypasses flow control"
@@ -157,11 +155,23 @@ impl Freeze {
         for answer in asked.answers {
             let seen = memory.servers.entry(answer.server).or_default();
             match answer.said {
-                Ok(gauges) => seen.told(&gauges, asked_at, now),
+                Ok(gauges) => seen.told(&gauges, asked_at, now, self.counts_after),
                 Err(no_answer) => seen.told_nothing(format!("{no_answer}")),
             }
         }
         Ok(None)
+    }
+
+    /// Whether we bypass flow control ourselves.
+    async fn is_master(&self) -> Result<bool, Error> {
+        let known = self.memory.lock().is_master;
+        if let Some(is_master) = known {
+            return Ok(is_master);
+        }
+        let us = whoami(&self.client).await?;
+        let is_master = us.groups.iter().any(|group| group == MASTERS);
+        self.memory.lock().is_master = Some(is_master);
+        Ok(is_master)
     }
 
     /// One server's gauges. Where no request was sorted by our schema yet, one is sent that is: a patch of nothing.

@@ -78,6 +78,19 @@ impl Drained {
     }
 }
 
+/// What a probe found of one server, the worst of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Found {
+    /// It denies everything that it must.
+    Denies,
+    /// It answered, and somebody else refused.
+    Unclear,
+    /// It did not answer.
+    Silent,
+    /// A write that must be denied would have passed.
+    LetsPass,
+}
+
 /// What one server has shown so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -95,19 +108,25 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// It answered to the probe, or did not.
-    pub(super) fn probed(&mut self, denies: bool, now: Instant) {
+    /// What the probe found.
+    pub(super) fn probed(&mut self, found: Found, now: Instant) {
         self.left = None;
-        if denies {
-            self.denying_since.get_or_insert(now);
-        } else {
-            self.denying_since = None;
-            self.is_empty = false;
+        match found {
+            Found::Denies => {
+                self.denying_since.get_or_insert(now);
+            }
+            // It is awake, and says nothing about it: a 429 does not mean that it lets writes pass.
+            Found::Unclear => {}
+            // One that was silent may have stood still, and what it worked on with it.
+            Found::LetsPass | Found::Silent => {
+                self.denying_since = None;
+                self.is_empty = false;
+            }
         }
     }
 
     /// It told its gauges to a question that was sent at `asked`.
-    pub(super) fn told(&mut self, gauges: &Gauges, asked: Instant, now: Instant) {
+    pub(super) fn told(&mut self, gauges: &Gauges, asked: Instant, now: Instant, counts_after: Duration) {
         if self.process != gauges.process {
             // A new process knows nothing of what the old one was asked.
             self.process.clone_from(&gauges.process);
@@ -119,10 +138,10 @@ impl Seen {
             return;
         }
         let since = *self.schema_since.get_or_insert(now);
-        let counts = asked.saturating_duration_since(since) >= SCHEMA_COUNTS_AFTER;
+        let counts = asked.saturating_duration_since(since) >= counts_after;
         let denied_before = self.denying_since.is_some_and(|since| since <= asked);
         self.why_not_empty = if !counts {
-            let age = SCHEMA_COUNTS_AFTER.as_secs();
+            let age = counts_after.as_secs();
             format!("has counted the writes to the source for less than {age} s")
         } else if gauges.ours > 0 {
             format!("works on {} writes to the source", gauges.ours)
@@ -144,6 +163,12 @@ impl Seen {
     /// The schema is another one: what was sorted meanwhile may not have been counted.
     pub(super) fn schema_changed(&mut self) {
         self.schema_since = None;
+    }
+
+    /// The policy is another one: what passed meanwhile may be under way.
+    pub(super) fn freeze_changed(&mut self) {
+        self.denying_since = None;
+        self.is_empty = false;
     }
 
     /// It is no longer among the servers. `false`: it can be forgotten.
@@ -179,7 +204,7 @@ pub(super) fn all_deny_since(servers: &BTreeMap<String, Seen>) -> Result<Instant
     let mut last = None;
     for (name, seen) in servers {
         let Some(since) = seen.left.or(seen.denying_since) else {
-            return Err(format!("API server {name} does not deny yet"));
+            return Err(format!("API server {name} was not seen to deny"));
         };
         last = last.max(Some(since));
     }
@@ -227,4 +252,5 @@ fn why_not_proven(situation: &Situation<'_>) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;

@@ -47,7 +47,7 @@ enum Act {
     Remove,
 }
 
-/// What a saved flag says: the pure inverse of [`saved`].
+/// The value that was saved; `None`: it was absent.
 fn from_before(saved: &SavedFlag) -> Option<&Value> {
     Some(&saved.value).filter(|value| !value.is_null())
 }
@@ -227,6 +227,7 @@ fn value_at(object: &DynamicObject, path: &Path, flag: &Flag) -> Result<Option<V
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use serde_json::json;
@@ -239,6 +240,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "literals read better")]
     fn act(now: Option<Value>, before: Option<Value>, goal: FlagGoal) -> Act {
         let saved = save_flag(
             0,

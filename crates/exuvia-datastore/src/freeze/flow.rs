@@ -1,4 +1,4 @@
-//! The FlowSchema and priority level of our own by which each API server counts the writes to the source under way.
+//! The `FlowSchema` and priority level of our own by which each API server counts the writes to the source under way.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) fn name(scope: &Scope) -> String {
     format!("exuvia-{}", scope.uid)
 }
 
-/// Which FlowSchema counts, as it was last seen: another uid or generation may have let writes pass uncounted.
+/// Which `FlowSchema` counts, as it was last seen: another uid or generation may have let writes pass uncounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counting {
     pub(super) uid: String,
@@ -132,7 +132,7 @@ pub(super) async fn ensure(client: &Client, writer: &Writer, scope: &Scope) -> R
     let made = async {
         // The level first: a schema without its level counts nothing.
         ensure_one(client, writer, scope, &level, |live, wanted| {
-            live.spec.clone_from(&wanted.spec)
+            live.spec.clone_from(&wanted.spec);
         })
         .await?;
         ensure_one(client, writer, scope, &schema, |live, wanted| {
@@ -293,6 +293,7 @@ fn may_take_writes(spec: &FlowSchemaSpec, groups: &[&str]) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::policy::FrozenKind;
     use super::*;

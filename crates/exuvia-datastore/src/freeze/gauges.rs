@@ -79,6 +79,7 @@ fn label<'a>(head: &'a str, key: &str) -> Option<&'a str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

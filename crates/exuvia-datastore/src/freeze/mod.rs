@@ -1,6 +1,6 @@
 //! Keeps writers away from the source of a migration while it is copied, and proves that none is under way.
 //!
-//! ```text
+//! ``text
 //! count_writers  long before: each server counts the writes to the source
 //! set(Frozen)    policies and bindings
 //! probe          until every server denies, asked itself
@@ -8,7 +8,7 @@
 //! …              the copy, the commit
 //! set(Converged) the target is free, the source can only be deleted
 //! remove         nothing is left; or retire: the source stays as it is
-//! ```
+//! ``
 
 mod cel;
 mod counting;
@@ -21,6 +21,8 @@ mod objects;
 mod path;
 mod policy;
 mod probe;
+
+use std::time::Duration;
 
 use exuvia_runtime::servers::ApiServers;
 use exuvia_write::Writer;
@@ -43,6 +45,7 @@ pub struct Freeze {
     servers: ApiServers,
     scope: Scope,
     memory: counting::Memory,
+    counts_after: Duration,
 }
 
 impl std::fmt::Debug for Freeze {
@@ -62,7 +65,16 @@ impl Freeze {
             servers,
             scope,
             memory: counting::Memory::default(),
+            counts_after: SCHEMA_COUNTS_AFTER,
         }
+    }
+
+    /// How long a server must have had our `FlowSchema` before its gauges count: for somebody who knows that no older request
+    /// is left. [`SCHEMA_COUNTS_AFTER`] by default.
+    #[must_use]
+    pub fn gauges_count_after(mut self, age: Duration) -> Self {
+        self.counts_after = age;
+        self
     }
 
     /// What is frozen.

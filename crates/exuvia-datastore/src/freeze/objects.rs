@@ -178,6 +178,22 @@ impl Freeze {
         flow::remove(&self.client, &self.writer, &self.scope).await
     }
 
+    /// Which policy and binding freeze the source: by uid and generation. Others, or the same changed and changed back, may
+    /// have let writes pass in between.
+    pub(super) async fn source_locks(&self) -> Result<Vec<(String, i64)>, Error> {
+        let name = self.scope.name(Part::Source);
+        let policy = get::<Policy>(&self.client, &name).await?;
+        let binding = get::<Binding>(&self.client, &name).await?;
+        let metadata = [
+            policy.map(|policy| policy.metadata),
+            binding.map(|binding| binding.metadata),
+        ];
+        let identity = metadata.into_iter().flatten();
+        Ok(identity
+            .map(|meta| (meta.uid.unwrap_or_default(), meta.generation.unwrap_or_default()))
+            .collect())
+    }
+
     /// All that are ours: by our label, and by name.
     async fn all<K: Lock>(&self) -> Result<Vec<K>, Error> {
         let of_us = format!("{DATASTORE_LABEL}={}", self.scope.uid);
@@ -203,16 +219,15 @@ impl Freeze {
 
     async fn ensure<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
         let api: Api<K> = Api::all(self.client.clone());
-        let live = match get::<K>(&self.client, &wanted.name_any()).await? {
-            Some(live) => live,
-            None => {
-                let is_ours = |found: &K| is_ours(found, &self.scope);
-                match self.writer.create_or_adopt(&api, wanted, is_ours).await {
-                    Ok(Adopted::Created(_)) => return Ok(()),
-                    Ok(Adopted::Existing(live)) => live,
-                    Err(error) if error.reason() == "Foreign" => return Err(foreign(wanted)),
-                    Err(error) => return Err(error.into()),
-                }
+        let live = if let Some(live) = get::<K>(&self.client, &wanted.name_any()).await? {
+            live
+        } else {
+            let is_ours = |found: &K| is_ours(found, &self.scope);
+            match self.writer.create_or_adopt(&api, wanted, is_ours).await {
+                Ok(Adopted::Created(_)) => return Ok(()),
+                Ok(Adopted::Existing(live)) => live,
+                Err(exuvia_write::Error::Foreign { .. }) => return Err(foreign(wanted)),
+                Err(error) => return Err(error.into()),
             }
         };
         if !is_ours(&live, &self.scope) {

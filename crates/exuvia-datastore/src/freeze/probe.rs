@@ -19,6 +19,7 @@ use kube::core::Status;
 use kube::{Api, Client};
 
 use super::Freeze;
+use super::drain::Found;
 use super::error::Error;
 use super::policy::{Form, FrozenKind, PROBE_MANAGER, Part};
 
@@ -32,6 +33,7 @@ pub struct Probed {
     pub servers: BTreeMap<String, Vec<Redacted>>,
     /// Why these may not be all the API servers; `None`: they are all.
     pub why_not_all: Option<String>,
+    pub(super) found: BTreeMap<String, Found>,
 }
 
 impl Probed {
@@ -64,16 +66,17 @@ type Sent = Result<Said, Box<exuvia_write::Error>>;
 impl Freeze {
     /// Asks every API server whether it denies what this form must deny. It remembers since when each does.
     pub async fn probe(&self, form: Form, shield: bool) -> Result<Probed, Error> {
+        if form == Form::Frozen {
+            self.check_locks().await?;
+        }
         let mut probed = self.canaries(&self.scope.parts(form, shield), form).await?;
         // In the Converged form an empty patch may pass, and what counts is that the target is free.
         if form == Form::Frozen && probed.all_asked_deny() {
             self.probe_kinds(&mut probed).await?;
         }
-        let denying = probed
-            .servers
-            .iter()
-            .map(|(server, why)| (server.as_str(), why.is_empty()));
-        self.remember_denying(denying, form == Form::Frozen);
+        if form == Form::Frozen {
+            self.remember_denying(&probed);
+        }
         Ok(probed)
     }
 
@@ -170,14 +173,13 @@ impl Freeze {
         let resource = resource(kind);
         let api: Api<DynamicObject> = Api::all_with(server, &resource);
         let writer = self.writer.acting_as(PROBE_MANAGER).dry_run().once();
-        let sent = match metadata {
-            Some(metadata) => writer.rewrite(&api, metadata).await.map(drop),
-            None => {
-                let mut stub = DynamicObject::new(&self.scope.name(Part::Source), &resource);
-                stub.metadata.namespace = kind.namespaced.then(|| "default".to_owned());
-                stub.metadata.labels = Some(labels_for(&kind.selector)).filter(|labels| !labels.is_empty());
-                writer.create(&api, &stub).await.map(drop)
-            }
+        let sent = if let Some(metadata) = metadata {
+            writer.rewrite(&api, metadata).await.map(drop)
+        } else {
+            let mut stub = DynamicObject::new(&self.scope.name(Part::Source), &resource);
+            stub.metadata.namespace = kind.namespaced.then(|| "default".to_owned());
+            stub.metadata.labels = Some(labels_for(&kind.selector)).filter(|labels| !labels.is_empty());
+            writer.create(&api, &stub).await.map(drop)
         };
         self.said(sent, Part::Source, Form::Frozen)
     }
@@ -207,17 +209,24 @@ impl Freeze {
 impl Probed {
     fn add(&mut self, asked: Asked<Sent>, trouble: impl Fn(&Said) -> Option<Redacted>) -> Result<(), Error> {
         for answer in asked.answers {
-            let troubles = self.servers.entry(answer.server).or_default();
-            match answer.said {
-                Ok(Ok(said)) => troubles.extend(trouble(&said)),
+            let server = answer.server;
+            let troubles = self.servers.entry(server.clone()).or_default();
+            let (found, new) = match answer.said {
+                Ok(Ok(said)) => match (trouble(&said), said) {
+                    (None, _) => (Found::Denies, None),
+                    (new, Said::Unclear(_)) => (Found::Unclear, new),
+                    (new, _) => (Found::LetsPass, new),
+                },
                 Ok(Err(ours)) => return Err((*ours).into()),
-                Err(no_answer) => {
-                    let said = Redacted::ours(no_answer.to_string());
-                    if !troubles.contains(&said) {
-                        troubles.push(said);
-                    }
-                }
-            }
+                Err(no_answer) => (Found::Silent, Some(Redacted::ours(no_answer.to_string()))),
+            };
+            troubles.extend(
+                new.filter(|new| !troubles.contains(new))
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+            );
+            let worst = self.found.entry(server).or_insert(found);
+            *worst = found.max(*worst);
         }
         self.why_not_all = self.why_not_all.take().or(asked.why_not_all);
         Ok(())
@@ -280,6 +289,7 @@ fn labels_for(selector: &LabelSelector) -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -16,9 +16,9 @@ fn gauges(ours: u64, earlier: u64) -> Gauges {
 /// A server that has had the schema for long enough and denies since `start`.
 fn ready(start: Instant) -> Seen {
     let mut seen = Seen::default();
-    seen.told(&gauges(0, 0), start, start);
+    seen.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
     seen.schema_since = Some(start.checked_sub(SCHEMA_COUNTS_AFTER).unwrap());
-    seen.probed(true, start);
+    seen.probed(Found::Denies, start);
     seen
 }
 
@@ -65,7 +65,7 @@ fn start() -> Instant {
 fn a_server_that_is_idle_after_it_denied_is_drained() {
     let start = start();
     let mut seen = ready(start);
-    seen.told(&gauges(0, 0), start, start + SECOND);
+    seen.told(&gauges(0, 0), start, start + SECOND, SCHEMA_COUNTS_AFTER);
     let world = World::of(vec![seen], start);
     assert_eq!(world.after(SECOND), Drained::ProvenByGauges);
 }
@@ -75,7 +75,12 @@ fn idle_before_it_denied_says_nothing() {
     let start = start();
     let mut seen = ready(start);
     // The question was sent before the denial was seen.
-    seen.told(&gauges(0, 0), start.checked_sub(SECOND).unwrap(), start + SECOND);
+    seen.told(
+        &gauges(0, 0),
+        start.checked_sub(SECOND).unwrap(),
+        start + SECOND,
+        SCHEMA_COUNTS_AFTER,
+    );
     assert!(!seen.is_empty);
 }
 
@@ -83,14 +88,14 @@ fn idle_before_it_denied_says_nothing() {
 fn writes_that_bypass_the_count_hold_up_the_proof() {
     let start = start();
     let mut seen = ready(start);
-    seen.told(&gauges(0, 1), start, start);
+    seen.told(&gauges(0, 1), start, start, SCHEMA_COUNTS_AFTER);
     let world = World::of(vec![seen.clone()], start);
     let Drained::WaitUntil { at, why } = world.after(SECOND) else {
         panic!("{:?}", world.after(SECOND))
     };
     assert_eq!(at, start + WRITE_ENDS_WITHIN);
     assert!(why.contains("1 requests that bypass"), "{why}");
-    seen.told(&gauges(0, 0), start + SECOND, start + SECOND);
+    seen.told(&gauges(0, 0), start + SECOND, start + SECOND, SCHEMA_COUNTS_AFTER);
     let world = World::of(vec![seen], start);
     assert_eq!(world.after(SECOND), Drained::ProvenByGauges);
 }
@@ -99,10 +104,10 @@ fn writes_that_bypass_the_count_hold_up_the_proof() {
 fn a_schema_that_is_too_young_has_not_counted_everything() {
     let start = start();
     let mut seen = ready(start);
-    seen.schema_since = Some(start.checked_sub(SCHEMA_COUNTS_AFTER - SECOND).unwrap());
-    seen.told(&gauges(0, 0), start, start);
+    seen.schema_since = Some(start.checked_sub(SCHEMA_COUNTS_AFTER).unwrap() + SECOND);
+    seen.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
     assert!(!seen.is_empty, "one second is missing");
-    seen.told(&gauges(0, 0), start + SECOND, start + SECOND);
+    seen.told(&gauges(0, 0), start + SECOND, start + SECOND, SCHEMA_COUNTS_AFTER);
     assert!(seen.is_empty);
 }
 
@@ -117,7 +122,7 @@ fn a_schema_that_changed_or_a_new_process_starts_the_count_over() {
         ..gauges(0, 0)
     };
     for (seen, gauges) in [(&mut changed, gauges(0, 0)), (&mut restarted, other)] {
-        seen.told(&gauges, start, start);
+        seen.told(&gauges, start, start, SCHEMA_COUNTS_AFTER);
         assert!(!seen.is_empty);
         assert_eq!(seen.schema_since, Some(start));
     }
@@ -129,7 +134,7 @@ fn without_gauges_it_takes_as_long_as_a_write_can_take() {
     let mut seen = ready(start);
     seen.told_nothing("does not tell".into());
     let world = World::of(vec![seen], start);
-    assert!(!world.after(WRITE_ENDS_WITHIN - SECOND).is_over());
+    assert!(!world.after(Duration::from_secs(33)).is_over());
     assert_eq!(world.after(WRITE_ENDS_WITHIN), Drained::WaitedOut);
 }
 
@@ -137,7 +142,7 @@ fn without_gauges_it_takes_as_long_as_a_write_can_take() {
 fn idle_gauges_prove_nothing_if_nobody_counts_for_us() {
     let start = start();
     let mut seen = ready(start);
-    seen.told(&gauges(0, 0), start, start);
+    seen.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
     let mut world = World::of(vec![seen], start);
     world.why_no_gauges = Some("FlowSchema x was changed");
     assert!(matches!(world.after(SECOND), Drained::WaitUntil { .. }));
@@ -157,23 +162,35 @@ fn the_last_server_that_denied_counts() {
 fn a_server_that_does_not_deny_any_more_starts_over() {
     let start = start();
     let mut seen = ready(start);
-    seen.told(&gauges(0, 0), start, start);
-    seen.probed(false, start + SECOND);
+    seen.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
+    seen.probed(Found::LetsPass, start + SECOND);
     let world = World::of(vec![seen.clone()], start);
     assert!(matches!(
         world.after(WRITE_ENDS_WITHIN * 9),
         Drained::NotYet { .. }
     ));
-    seen.probed(true, start + SECOND * 60);
+    seen.probed(Found::Denies, start + SECOND * 60);
     let world = World::of(vec![seen], start);
     assert!(!world.after(SECOND * 61).is_over(), "what passed in between");
+}
+
+#[test]
+fn an_answer_that_says_nothing_changes_nothing_and_silence_does() {
+    let start = start();
+    let mut seen = ready(start);
+    seen.probed(Found::Unclear, start + SECOND);
+    assert_eq!(seen.denying_since, Some(start));
+    seen.probed(Found::Silent, start + SECOND);
+    assert_eq!(seen.denying_since, None, "it may have stood still");
+    seen.probed(Found::Unclear, start + SECOND);
+    assert_eq!(seen.denying_since, None);
 }
 
 #[test]
 fn servers_that_cannot_be_asked_must_be_awake_and_get_more_time() {
     let start = start();
     let mut seen = ready(start);
-    seen.told(&gauges(0, 0), start, start);
+    seen.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
     let mut world = World::of(vec![seen], start);
     world.why_not_all = Some("there may be more");
     assert!(!world.after(WRITE_ENDS_WITHIN).is_over());
@@ -200,10 +217,10 @@ fn a_duration_of_the_user_is_taken_as_it_is() {
 fn a_server_that_left_is_waited_for_unless_it_was_idle() {
     let start = start();
     let mut busy = ready(start);
-    busy.told(&gauges(1, 0), start, start);
+    busy.told(&gauges(1, 0), start, start, SCHEMA_COUNTS_AFTER);
     assert!(busy.leave(start + SECOND));
     let mut idle = ready(start);
-    idle.told(&gauges(0, 0), start, start);
+    idle.told(&gauges(0, 0), start, start, SCHEMA_COUNTS_AFTER);
     assert!(!idle.clone().leave(start + SECOND), "it can be forgotten");
     let world = World::of(vec![busy.clone(), idle], start);
     assert!(!world.after(WRITE_ENDS_WITHIN).is_over());
