@@ -10,7 +10,6 @@ use kube::{Api, Client};
 
 use crate::Error;
 use crate::copy::{Mover, all_looked_at};
-use crate::mapping::selects;
 use crate::waits::find;
 
 /// Changes every object that the rules choose, one locked write each. Repeating it changes nothing.
@@ -31,10 +30,10 @@ pub(crate) async fn rewrite(
         let sweep = Sweep::of(client.clone(), &resource).controlled_by(&mover.control);
         let report = sweep
             .run_whole(async |object: DynamicObject| {
-                let value = serde_json::to_value(&object).unwrap_or_default();
-                if !selects(&rule.within.selector, &value) {
-                    return Verdict::skipped();
-                }
+                let mut value = serde_json::to_value(&object).unwrap_or_default();
+                // Lists of built-in kinds leave that out of their items.
+                value["apiVersion"] = resource.api_version.as_str().into();
+                value["kind"] = resource.kind.as_str().into();
                 rewrite_one(&api, mover, index, &object, value).await
             })
             .await?;

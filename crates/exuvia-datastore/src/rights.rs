@@ -102,6 +102,14 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             ["customresourcedefinitions"],
             &["create", "delete"],
         ));
+        let clones = kinds.targets().into_iter();
+        // The group has the migration's uid in it, which is not known before the migration exists. The names are ours alone.
+        rules.push(Rule::new(
+            "Try objects at these clones.",
+            "*",
+            clones.map(|kind| crate::route::Clones::plural(&kind.resource.plural)),
+            &["create", "get"],
+        ));
     }
     if spec.references.dependents == Dependents::Scan {
         rules.push(Rule::new(

@@ -166,7 +166,7 @@ impl Mappings {
         }
         let compiled = Arc::clone(&self.compiled);
         self.pool
-            .run_async(move || compiled.rewrite(&compiled.rewrites[index], &object))
+            .run_async(move || compiled.rewrites[index].rewrite(&object))
             .await
             .map_err(|Panicked| panicked(&format!("references.rewrite[{index}]")))?
     }

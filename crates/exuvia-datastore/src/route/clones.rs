@@ -88,6 +88,11 @@ impl Clones {
         resource(&self.group, &target.version, &target.kind, &plural)
     }
 
+    /// The plural of a target's clone: no other resource has such a name.
+    pub fn plural(target: &str) -> String {
+        definition::renamed(target)
+    }
+
     /// What a server said about an object at the clone, as it would have said it about one at the target.
     pub fn in_words_of_target(&self, said: &str, target: &ApiResource) -> String {
         said.replace(&self.group, &target.group)
