@@ -38,16 +38,16 @@ async fn what_a_moved_owner_owns_is_not_collected_under_the_shield() {
             .await
             .unwrap();
     };
-    create("by-source", "default", stage.source.group()).await;
-    create("by-target", "default", stage.target.group()).await;
-    create("gone-with-its-namespace", "shielded", stage.source.group()).await;
-    // The collector works through them in order: when the control is gone it has met the others.
+    // The collector learns of new kinds every half minute. Once it has met the newest one, it knows the others.
     let control = stage.other_kind().await;
     create("control", "default", &control).await;
     until("the control is collected", async || {
         maps("default").get_opt("control").await.unwrap().is_none()
     })
     .await;
+    create("by-source", "default", stage.source.group()).await;
+    create("by-target", "default", stage.target.group()).await;
+    create("gone-with-its-namespace", "shielded", stage.source.group()).await;
     until("the collector was refused", async || {
         let log = std::fs::read_to_string(
             crate::control_plane()

@@ -1,10 +1,11 @@
 //! Whether a write from before the freeze may still be under way: by gauges, and by time where they cannot be had.
 
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use exuvia_datastore::freeze::{Drain, Drained, Form};
 use exuvia_runtime::servers::ApiServers;
-use exuvia_testenv::webhook::Endpoint;
+use exuvia_testenv::webhook::{Admission, Endpoint, WebhookServer};
 use exuvia_testenv::{ControlPlane, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -12,15 +13,17 @@ use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use crate::requests::{MERGE, Write, at};
 use crate::{Stage, control_plane, install_migrations};
 
 /// A validating webhook for the source: it is asked after the policies are.
-async fn slow_webhook(control_plane: &ControlPlane, stage: &Stage) -> exuvia_testenv::webhook::WebhookServer {
+async fn slow_webhook(control_plane: &ControlPlane, stage: &Stage) -> WebhookServer {
     let webhooks = control_plane.webhooks().await.unwrap();
     let group = stage.source.group();
-    let configuration = webhooks.validating_in_selected_namespaces(group);
+    let mut configuration = webhooks.validating_in_selected_namespaces(group);
+    configuration["webhooks"][0]["timeoutSeconds"] = json!(30); // the longest: a busy machine must not end the write
     let configuration: ValidatingWebhookConfiguration = serde_json::from_value(configuration).unwrap();
     let api = Api::all(stage.admin.clone());
     api.create(&PostParams::default(), &configuration).await.unwrap();
@@ -42,21 +45,19 @@ async fn held_write(
     control_plane: &ControlPlane,
     stage: &Stage,
     writer: Client,
-) -> (tokio::task::JoinHandle<u16>, std::sync::mpsc::Sender<()>) {
+) -> (JoinHandle<u16>, mpsc::Sender<()>, WebhookServer) {
     let webhooks = slow_webhook(control_plane, stage).await;
-    let (let_go, held) = std::sync::mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(held);
-    webhooks.on_validate(exuvia_testenv::webhook::Admission::by(move |_| {
+    let (let_go, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    webhooks.on_validate(Admission::by(move |_| {
         let _ = held.lock().unwrap().recv();
-        exuvia_testenv::webhook::Admission::Allow
+        Admission::Allow
     }));
     let before = webhooks.calls(Endpoint::Validate);
     let group = stage.source.group().to_owned();
     let write = tokio::spawn(async move { recolor(&writer, &group, "late").await });
     webhooks.wait_for_calls(Endpoint::Validate, before + 1).await;
-    // The configuration stays for the length of the write, and the server with it.
-    std::mem::forget(webhooks);
-    (write, let_go)
+    (write, let_go, webhooks)
 }
 
 async fn drained_after_the_write(name: &str, by_master: bool) {
@@ -74,7 +75,7 @@ async fn drained_after_the_write(name: &str, by_master: bool) {
     } else {
         stage.other.clone()
     };
-    let (write, let_go) = held_write(control_plane, &stage, writer).await;
+    let (write, let_go, webhooks) = held_write(control_plane, &stage, writer).await;
     stage.set_and_wait(&freeze, Form::Frozen, false).await;
 
     let what = if by_master {
@@ -98,7 +99,7 @@ async fn drained_after_the_write(name: &str, by_master: bool) {
     assert!(!write.is_finished());
     let_go.send(()).unwrap();
     assert_eq!(write.await.unwrap(), 200, "it commits after every server denied");
-    drop(let_go);
+    drop((let_go, webhooks)); // nobody else is held
     let live = stage.source.api(&stage.admin, "v1").get("w").await.unwrap();
     assert_eq!(live.data["spec"]["color"], "late");
     until("the gauges prove it", async || {
