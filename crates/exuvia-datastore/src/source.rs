@@ -12,13 +12,17 @@ use kube::{Api, Client, ResourceExt};
 use crate::Error;
 use crate::copy::{Mover, Problem, all_looked_at, annotation, hash_of};
 use crate::kinds::Kind;
-use crate::owners::source_uids;
+use crate::owners::{Dependents, source_uids};
 
 /// How many objects that were not moved are named.
 const MAX_LISTED: usize = 32;
 
 /// Deletes the source CRDs; otherwise why not, by name, and nothing is deleted.
 pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error> {
+    let referrers = referrers(client, mover).await?;
+    if !referrers.is_empty() {
+        return Ok(referrers);
+    }
     let kinds: Vec<Kind> = mover.kinds.sources().into_iter().cloned().collect();
     let blockers: Mutex<Vec<Blocker>> = Mutex::default();
     for kind in &kinds {
@@ -64,6 +68,38 @@ pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker
         }
     }
     Ok(Vec::new())
+}
+
+/// Objects that still name the source as their owner, and kinds that could not be looked at: the garbage collector would delete
+/// them along with the source (PITFALLS D22).
+async fn referrers(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error> {
+    let dependents = Dependents {
+        client,
+        kinds: mover.owner_kinds(),
+        successors: mover,
+    };
+    let found = dependents.scan(&|_| {}).await?;
+    let named = found.dependents.iter().map(|(resource, examples)| Blocker {
+        reason: reason::MISSING_OWNER.to_owned(),
+        kind: resource.clone(),
+        name: examples.names.first().cloned().unwrap_or_default(),
+        message: format!(
+            "{} objects still name the source as their owner",
+            examples.objects
+        ),
+        ..Blocker::default()
+    });
+    let unseen = found.unseen.iter().map(|unseen| Blocker {
+        reason: reason::MISSING_OWNER.to_owned(),
+        kind: unseen.what.clone(),
+        message: redacted!(
+            "not known whether its objects name the source as their owner: {}",
+            unseen.why.clone()
+        )
+        .into_string(),
+        ..Blocker::default()
+    });
+    Ok(named.chain(unseen).take(MAX_LISTED).collect())
 }
 
 /// Why an object was not moved as it is; `None`: it was.

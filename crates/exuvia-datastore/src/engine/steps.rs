@@ -495,21 +495,27 @@ impl Engine {
                 successors: &work.mover,
             };
             let found = dependents.rewrite(&work.mover.writer, &|_| {}).await?;
-            if found.failed > 0 || !found.is_complete() {
+            let unseen = found.unseen.first().map(|unseen| {
+                redacted!(
+                    "dependents are not known among {}: {}",
+                    Name(&unseen.what),
+                    unseen.why.clone()
+                )
+            });
+            // Former uids vanish with the APIService, so the shield stays until everything was looked at. Otherwise the owners
+            // still exist: what an API that is down may hold is looked for again before anything is deleted.
+            let must_see_all = self.observed.wants.route;
+            if found.failed > 0 || (must_see_all && !found.is_complete()) {
                 let first = found.left.first().map(|left| left.why.clone());
-                let unseen = found.unseen.first().map(|unseen| {
-                    redacted!(
-                        "cannot look for dependents among {}: {}",
-                        Name(&unseen.what),
-                        unseen.why.clone()
-                    )
-                });
                 return Err(Error::Unfinished {
                     objects: found.failed.max(1),
                     first: first
                         .or(unseen)
                         .unwrap_or_else(|| "dependents still name the source".into()),
                 });
+            }
+            if let Some(unseen) = unseen {
+                tracing::warn!(migration = %self.name, "{unseen}");
             }
         }
         references::rewrite(&self.client, &work.mover, &self.migration).await?;

@@ -4,6 +4,7 @@
 
 mod blocked;
 mod moved;
+mod routed;
 mod undone;
 
 use exuvia_api::{DatastoreMigration, DatastorePhase};

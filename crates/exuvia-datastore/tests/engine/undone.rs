@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::Stage;
 
 /// Carries the migration out up to this step, which is not done.
-async fn up_to(engine: &mut exuvia_datastore::Engine, last: Step) {
+pub(crate) async fn up_to(engine: &mut exuvia_datastore::Engine, last: Step) {
     loop {
         match engine.next().await.unwrap() {
             NextStep::Do(step) if step == last => return,
