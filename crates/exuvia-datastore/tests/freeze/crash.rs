@@ -2,7 +2,7 @@
 
 use exuvia_datastore::freeze::{Error, Form, Freeze, FrozenKind, Scope};
 use exuvia_runtime::servers::ApiServers;
-use exuvia_testenv::crash::{Ended, Lane, Matrix, Run, Scenario, Task};
+use exuvia_testenv::crash::{Lane, Matrix, Run, RunEnd, Scenario, Task};
 use exuvia_write::Writer;
 use kube::Client;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Scenario for Course {
         }
     }
 
-    async fn check(&self, lane: &Lane, world: &Run, _ended: &Ended) {
+    async fn check(&self, lane: &Lane, world: &Run, _ended: &RunEnd) {
         let expected = match self {
             Self::Removed => vec![],
             Self::Retired => ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
