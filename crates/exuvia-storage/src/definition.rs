@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_is_found_at_any_depth_and_a_property_of_that_name_is_none() {
+    fn a_default_is_found_at_any_depth_and_a_property_of_that_name_does_not_count() {
         let named = json!({"properties": {"default": {"type": "string"}}});
         assert!(!has_default(&named));
         let deep = json!({"properties": {"list": {"items": {"properties": {"a": {"default": 1}}}}}});

@@ -44,7 +44,7 @@ pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
 pub use engine::{Activity, Engine};
 pub use error::Error;
 pub use exuvia_api::{EXCLUDE_ANNOTATION, InvalidLabel, OPT_IN_LABEL, OptInLabel, is_in_groups, nearest};
-pub use exuvia_write::{redact, redact_uncut, show_values};
+pub use exuvia_write::{redact_uncut, show_values};
 pub use forbidden::MissingRule;
 pub use loss::Losses;
 pub use optin::{OptIn, excluded, exclusion};

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_no_object_is_left_alone() {
+    fn a_status_that_is_not_an_object_is_left_alone() {
         for odd in [
             json!({"status": {"conditions": "none"}}),
             json!({"status": []}),

@@ -42,8 +42,8 @@ impl Writer {
     /// Sends an empty merge patch, upon which the server encodes the object again and stores it if the bytes differ.
     ///
     /// This is how an object gets to the storage version (PITFALLS A1). The `Api` chooses the version of the endpoint,
-    /// which must be a served one (A10). Unlocked, so never a 409 for a write in between; unknown and outdated fields are
-    /// no matter (`fieldValidation=Ignore`); the answer holds metadata only.
+    /// which must be a served one (A10). Unlocked, so never a 409 for a write in between; unknown and outdated fields do
+    /// not matter (`fieldValidation=Ignore`); the answer holds metadata only.
     ///
     /// [`Effect::Changed`] says that the object was written since `metadata` was read, by this call or by somebody else.
     ///

@@ -350,7 +350,7 @@ async fn one_that_stalls_hides_nothing_of_the_others_and_a_dry_run_foretells_it(
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_is_no_error() {
+async fn a_reader_that_goes_away_is_not_an_error() {
     let kubeconfig = ControlPlane::shared().await.admin().kubeconfig().unwrap();
     let command = format!(
         "{} plan | true; exit ${{PIPESTATUS[0]}}",

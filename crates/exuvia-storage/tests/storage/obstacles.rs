@@ -207,7 +207,7 @@ async fn a_webhook_that_stamps_each_write_is_reported_as_such() {
 
 /// PITFALLS B10.
 #[tokio::test]
-async fn empty_stored_versions_are_no_reason_to_panic() {
+async fn empty_stored_versions_do_not_make_it_panic() {
     let bench = Bench::installed("empty").await;
     let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
     let patch = Patch::Merge(json!({"status": {"storedVersions": []}}));

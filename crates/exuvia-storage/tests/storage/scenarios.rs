@@ -1,8 +1,10 @@
 //! The scenarios that every storage migrator should pass.
 
 use exuvia_runtime::machine::Machine;
-use exuvia_storage::{End, Options, Verified};
-use exuvia_testenv::proxy::{Fault, Match, Rule};
+use exuvia_storage::protocol::StepKind;
+use exuvia_storage::{Activity, End, Options, Verified};
+use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
+use http::Method;
 use kube::api::PostParams;
 
 use crate::Bench;
@@ -253,4 +255,38 @@ async fn a_second_flip_within_the_hour_is_migrated_again() {
     assert_eq!((report.end, report.rewrite.rewritten), (End::Migrated, 4));
     assert_eq!(bench.stored_versions().await, ["v1alpha1"]);
     bench.assert_trimmed_rightly("v1").await;
+}
+
+#[tokio::test]
+async fn a_429_that_the_writer_waits_out_by_itself_slows_the_sweep_down_at_once() {
+    let bench = Bench::flipped("braked", 60).await;
+    let proxy = bench.control_plane.proxy().await.unwrap();
+    let rewrites = Match::method(Method::PATCH)
+        .resource("widgets")
+        .except(Match::any().query("dryRun=All"));
+    let enough = Fault::refuse(Answer::status(429).retry_after(1));
+    let rule = proxy.inject(Rule::on(rewrites).nth(10).then(enough));
+    let options = Options {
+        max_concurrency: 4,
+        ..bench.options()
+    };
+    let (halved, mut was_halved) = tokio::sync::watch::channel(false);
+    let watcher = move |activity: Activity| {
+        let halved = halved.clone();
+        let Some(mut progress) = activity.progress.filter(|_| activity.step == StepKind::Rewrite) else {
+            return;
+        };
+        tokio::spawn(async move {
+            if progress.wait_for(|now| now.concurrency == 2).await.is_ok() {
+                halved.send_replace(true);
+            }
+        });
+    };
+    let mut engine = bench.engine_through(&proxy, options).watched_by(watcher);
+    let report = engine.run().await.unwrap();
+    assert_eq!((report.end, rule.applied()), (End::Migrated, 1));
+    assert_eq!(report.rewrite.rewritten, 60, "the writer tried again");
+    drop(engine);
+    let is_halved = was_halved.wait_for(|halved| *halved).await;
+    assert!(is_halved.is_ok(), "nobody told the sweep");
 }

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 use exuvia_sweep::{Item, Page, Pages, Verdict};
 use exuvia_testenv::{
     ControlPlane, Widgets,
-    proxy::{Fault, Match, Rule},
+    proxy::{Answer, Fault, Match, Rule},
 };
 use k8s_openapi::{api::core::v1::Namespace, kube_aggregator::pkg::apis::apiregistration::v1::APIService};
 use kube::{
@@ -149,4 +149,22 @@ async fn whatever_a_server_lists_is_a_list() {
     ] {
         assert!(!soon(pages.next()).await.unwrap().unwrap().items.is_empty());
     }
+}
+
+#[tokio::test]
+async fn a_list_that_starts_over_is_collected_once() {
+    let setup = setup("collected.example.com", 25).await;
+    // No other token comes with it, so that the list can only start over.
+    let expired = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "metadata": {}});
+    let expired = Answer::status(410).json(&expired);
+    let second_page = Rule::on(Match::any().query("continue=")).nth(1);
+    let rule = setup.proxy.inject(second_page.then(Fault::refuse(expired)));
+    let pages = Pages::of(&setup.api()).page_size(10);
+    let all: Vec<DynamicObject> = soon(pages.collect()).await.unwrap();
+    assert_eq!(rule.applied(), 1);
+    let found: Vec<String> = all
+        .into_iter()
+        .filter_map(|widget| widget.metadata.name)
+        .collect();
+    assert_eq!(found, names(25));
 }

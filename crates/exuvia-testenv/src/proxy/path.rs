@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_name_no_resource_are_no_objects() {
+    fn paths_that_name_no_resource_are_not_objects() {
         for path in [
             "",
             "/",

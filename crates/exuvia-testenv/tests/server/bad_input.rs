@@ -37,7 +37,7 @@ async fn a_directory_without_binaries_is_named() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_none_is_named_with_what_it_said() {
+async fn a_program_that_is_not_a_server_is_named_with_what_it_said() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["etcd", "kube-apiserver"] {
         let path = directory.path().join(name);

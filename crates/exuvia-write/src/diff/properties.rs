@@ -199,7 +199,7 @@ fn an_array_that_differs_is_sent_whole_and_may_hold_nulls() {
 }
 
 #[test]
-fn a_null_that_was_there_and_stays_is_no_matter() {
+fn a_null_that_was_there_and_stays_does_not_matter() {
     let before = json!({"spec": {"kept": null, "size": 1}});
     let after = json!({"spec": {"kept": null, "size": 2}});
     assert_eq!(diff(&before, &after).unwrap(), Some(json!({"spec": {"size": 2}})));

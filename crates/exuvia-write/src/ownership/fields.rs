@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_of_fields_is_not_united() {
+    fn what_is_not_a_tree_of_fields_is_not_united() {
         let tree = FieldsV1(json!({"f:spec": {}}));
         for broken in [
             json!(null),

@@ -31,7 +31,7 @@ fn entry(
 }
 
 #[test]
-fn nothing_at_an_old_version_is_no_plan() {
+fn nothing_at_an_old_version_needs_no_plan() {
     let entries = [entry("a", "Apply", "", NEW, &["x"])];
     let plan = plan_move(&entries, &old(), NEW, |_| unreachable!("no entry is old"));
     assert!(plan.is_empty());

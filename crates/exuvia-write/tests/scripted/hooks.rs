@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use exuvia_write::{Error, ErrorClass, Outcome, Refusal, RetryPolicy, Verb};
+use exuvia_write::{Error, ErrorClass, Outcome, Refusal, RetryPolicy, Verb, WriteReport};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -93,6 +93,24 @@ async fn every_request_is_observed_and_so_is_a_write_that_needed_none() {
             row(0, Outcome::Unsent),
         ]
     );
+}
+
+#[tokio::test]
+async fn an_observer_that_is_added_hears_the_same_as_the_one_before() {
+    let script = Script::of([Answer::Json(200, map("2", &json!({"apple": "3"})))]);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let note = |who: &'static str| {
+        let heard = heard.clone();
+        move |report: &WriteReport<'_>| heard.lock().unwrap().push((who, report.outcome))
+    };
+    let writer = writer().observe(note("first")).also_observe(note("second"));
+    let object = read("1", &json!({}));
+    writer
+        .patch(&script.api(), &object, set_apple("3"))
+        .await
+        .unwrap();
+    let written = Outcome::Written;
+    assert_eq!(*heard.lock().unwrap(), [("first", written), ("second", written)]);
 }
 
 /// PITFALLS B27. In a separate process: tracing asks once per call site who wants to know, and what it is told while
