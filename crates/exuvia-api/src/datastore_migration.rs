@@ -202,8 +202,8 @@ pub struct RewriteScope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Freeze {
-    /// Refuse writes by a ValidatingAdmissionPolicy. `false` needs at least one flag, and whoever follows the flags must stop
-    /// writing by itself.
+    /// Refuse writes by a ValidatingAdmissionPolicy. `false` needs at least one flag, and the controllers that
+    /// follow the flags must stop writing by themselves.
     #[serde(skip_serializing_if = "Clone::clone")]
     pub admission: bool,
     /// Fields that tell controllers to stop.

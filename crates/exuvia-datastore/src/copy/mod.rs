@@ -185,10 +185,9 @@ pub(crate) fn hash_of(object: &DynamicObject) -> String {
         object.data,
     ]);
     let digest = ring::digest::digest(&ring::digest::SHA256, counting.to_string().as_bytes());
-    digest.as_ref()[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    format!("{:032x}", u128::from_be_bytes(bytes))
 }
 
 /// An annotation's value.

@@ -134,7 +134,7 @@ impl Route {
             Removed::Changed => return Ok(Switched::Changed),
         }
         let until = Instant::now() + PATIENCE;
-        let (mut refreshes, mut refreshed) = (0, Instant::now());
+        let (mut refreshes, mut last_refresh) = (0, Instant::now());
         loop {
             let answers = Box::pin(self.answered_by_crds(kinds, aliases)).await?;
             // Last: between the answers and this look nobody has put it back.
@@ -147,9 +147,9 @@ impl Route {
             if Instant::now() >= until {
                 return Ok(Switched::NotYet(answers));
             }
-            let is_due = refreshes < MAX_REFRESHES && refreshed.elapsed() >= REFRESH_PAUSE;
+            let is_due = refreshes < MAX_REFRESHES && last_refresh.elapsed() >= REFRESH_PAUSE;
             if answers.is_discovery_stale() && is_due && Box::pin(self.refresh_discovery()).await? {
-                (refreshes, refreshed) = (refreshes + 1, Instant::now());
+                (refreshes, last_refresh) = (refreshes + 1, Instant::now());
                 tracing::debug!(apiservice = self.name, refreshes, "deleted again for discovery");
             }
             sleep(PAUSE).await;
