@@ -50,7 +50,7 @@ async fn clones(stage: &Stage, uid: &str) -> usize {
     crds.list_metadata(&ours).await.unwrap().items.len()
 }
 
-/// A ConfigMap owned by a widget, as the other API server shows it.
+/// A `ConfigMap` owned by a widget, as the other API server shows it.
 async fn dependent(stage: &Stage, owner: &str) -> ConfigMap {
     let shown = stage.api(&stage.new).get(owner).await.unwrap();
     let map = serde_json::from_value(json!({
