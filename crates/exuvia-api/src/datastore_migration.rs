@@ -409,7 +409,7 @@ pub struct WaitFor {
     #[schemars(length(max = 8192))]
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub when: String,
-    /// It is fine if there is no such object.
+    /// It is fine if no such object exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }

@@ -222,7 +222,7 @@ impl Definitions {
         let of_kind = |crd: &&Definition| crd.spec.group == group && crd.spec.names.kind == kind;
         let Some(crd) = self.0.iter().find(of_kind) else {
             return Err(missing(format!(
-                "there is no CRD for kind {kind} in group {group}: install it"
+                "no CRD for kind {kind} in group {group} was found: install it"
             )));
         };
         let plural = &crd.spec.names.plural;
@@ -312,7 +312,7 @@ mod tests {
             (
                 "v1",
                 vec![crd("old.dev", "True")],
-                "no CRD for kind Widget in group new.dev",
+                "no CRD for kind Widget in group new.dev was found",
             ),
             (
                 "v0",

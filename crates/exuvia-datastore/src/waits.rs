@@ -67,7 +67,7 @@ async fn look_at(
         }
     }
     let is_missing = found == 0 && !wait.optional;
-    Ok(is_missing.then(|| redacted!("there is no {} that cutover.waitFor names", Name(&wait.kind))))
+    Ok(is_missing.then(|| redacted!("no {} was found as cutover.waitFor names it", Name(&wait.kind))))
 }
 
 /// Why an object is not as it should be.

@@ -83,7 +83,7 @@ impl std::fmt::Debug for Aggregated {
 
 impl Aggregated {
     /// Starts a server that shows the resources `plurals` of `stored` (group, version) as those of `shown`. It reads and
-    /// writes as administrator, whoever asks, and each object has the uid [`alias_uid`] of its own.
+    /// writes as administrator for everybody who asks, and each object has the uid [`alias_uid`] of its own.
     pub async fn start(
         control_plane: &ControlPlane,
         shown: (&str, &str),

@@ -202,7 +202,7 @@ pub enum LabelOperator {
     /// Its value is one of these.
     #[default]
     In,
-    /// It is absent, or its value is none of these.
+    /// It is absent, or it has another value.
     NotIn,
     /// It is there.
     Exists,

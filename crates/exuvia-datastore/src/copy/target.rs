@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_observed_generation_follows_the_target_and_an_older_one_is_none() {
+    fn an_observed_generation_follows_the_target_and_an_older_one_becomes_zero() {
         let status = json!({
             "observedGeneration": 7,
             "conditions": [{"type": "A", "observedGeneration": 7}, {"type": "B", "observedGeneration": 6}, {"type": "C"}],

@@ -133,7 +133,7 @@ impl Compiler {
         }
     }
 
-    /// An empty text is no expression.
+    /// An empty text is not an expression.
     fn optional(&mut self, path: &str, source: &str, variables: &[&str]) -> Option<Program> {
         if source.is_empty() {
             None

@@ -96,7 +96,7 @@ impl Path {
         Ok(())
     }
 
-    /// Removes the field. It is fine if there is none.
+    /// Removes the field. An absent one stays absent.
     pub(super) fn remove(&self, root: &mut Map<String, Value>) {
         let Some((last, parents)) = self.keys.split_last() else {
             return;

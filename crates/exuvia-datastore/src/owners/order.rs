@@ -44,7 +44,7 @@ struct Dependent {
     owners: Vec<Box<str>>,
 }
 
-/// Why there is no order.
+/// Why an order is not possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disorder {
     /// These objects own each other in a circle: each is owned by the next one, and the last one by the first.
@@ -137,7 +137,7 @@ impl Edges {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// An order is not possible.
     pub fn order(&self) -> Result<Order, Vec<Disorder>> {
         let mut faults = Vec::new();
         // Inside a wave: the owners of each member, and its dependents.

@@ -141,7 +141,7 @@ pub enum Outcome {
 /// The references of a copy that will be in `namespace`, from those of its source and what is known of each owner.
 ///
 /// Only a reference to an owner that [exists](Owner::Exists) goes over as it is. One to a moved owner names its successor,
-/// with the successor's uid; as long as there is none, the copy has to wait. A missing owner is treated as `policy` says. An
+/// with the successor's uid; until that one exists, the copy has to wait. A missing owner is treated as `policy` says. An
 /// owner that the garbage collector could not find from `namespace` holds the copy whatever the policy: it exists, and only
 /// the mapping can be wrong.
 ///

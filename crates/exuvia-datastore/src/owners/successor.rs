@@ -65,7 +65,7 @@ pub enum Fate {
     Moved(Successor),
     /// It will be moved, and its target does not exist yet.
     NotYet,
-    /// No mapping takes it, or there is no such object.
+    /// No mapping takes it, or it does not exist.
     NotMoved,
 }
 

@@ -135,7 +135,7 @@ pub enum Guard {
 /// Who answers for the target group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// The target CRDs: there is no APIService to remove.
+    /// The target CRDs: no APIService is to be removed.
     #[default]
     Crds,
     /// Another API server, by the APIService of the spec.

@@ -127,7 +127,7 @@ impl Clones {
         Ok(())
     }
 
-    /// Deletes all clones of the migration, whoever made them, and waits until they are gone.
+    /// Deletes all clones of the migration, also those of an earlier process, and waits until they are gone.
     ///
     /// # Errors
     ///

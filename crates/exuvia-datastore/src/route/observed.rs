@@ -18,7 +18,7 @@ pub const AUTOMANAGED_LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// An `APIService` as it is now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observed {
-    /// There is none. CRDs answer, if there are any.
+    /// It does not exist. CRDs answer, if there are any.
     Absent,
     /// It points to the API server itself, so that CRDs answer.
     Local {

@@ -289,6 +289,6 @@ async fn a_task_gets_the_same_answer_as_a_thread() {
         assert_eq!(condition.is_true(&map), Ok(holds));
         assert_eq!(condition.is_true_async(Arc::new(map)).await, Ok(holds));
     }
-    let error = condition.is_true(&json!({})).expect_err("there is no data");
+    let error = condition.is_true(&json!({})).expect_err("no data is there");
     assert_eq!(error.path(), "cutover.waitFor[1].when");
 }

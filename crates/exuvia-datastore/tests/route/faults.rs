@@ -60,7 +60,7 @@ async fn killed_at_any_write_the_next_process_finishes() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_is_no_reason_to_stop() {
+async fn a_lost_answer_does_not_stop_it() {
     let world = World::new("lost").await;
     let (control_plane, _) = servers().await;
     let proxy = control_plane.proxy().await.unwrap();
