@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(shown("exuvia_write=trace"), "exuvia_write=trace");
         for bad in ["", "loud", "exuvia=loud", "a=b=c", "7"] {
             let error = filter(bad).unwrap_err().to_string();
-            assert!(error.contains("use error, warn, info"), "{bad}: {error}");
+            assert!(error.contains("expected error, warn, info"), "{bad}: {error}");
         }
     }
 
