@@ -62,6 +62,8 @@ pub struct MovedKind {
 pub struct Kinds {
     /// In the order of the mappings.
     pub moved: Vec<MovedKind>,
+    /// CRDs of source kinds that are being deleted.
+    pub leaving: Vec<String>,
 }
 
 impl Kinds {
@@ -76,12 +78,14 @@ impl Kinds {
     /// Finds the spec's kinds among these CRDs.
     fn find(crds: &Definitions, spec: &DatastoreMigrationSpec) -> (Self, Vec<Blocker>) {
         let (mut moved, mut blockers) = (Vec::new(), Vec::new());
+        let mut leaving = Vec::new();
         for (mapping, declared) in spec.mappings.iter().enumerate() {
             for kind in &declared.from.kinds {
                 let to = match declared.to.kind.as_str() {
                     "" => kind,
                     given => given,
                 };
+                leaving.extend(crds.leaving(&declared.from.group, kind));
                 let source = crds.kind(&declared.from.group, &declared.from.version, kind);
                 let target = crds.kind(&declared.to.group, &declared.to.version, to);
                 match (source, target) {
@@ -100,7 +104,8 @@ impl Kinds {
             }
         }
         blockers.dedup();
-        (Self { moved }, blockers)
+        leaving.dedup();
+        (Self { moved, leaving }, blockers)
     }
 
     /// Each source kind once, with the mappings' places that may take its objects.
@@ -210,6 +215,17 @@ impl Definitions {
             }
         }
         Ok(Self(read))
+    }
+
+    /// The name of the kind's CRD if that is being deleted.
+    fn leaving(&self, group: &str, kind: &str) -> Option<String> {
+        let leaves = |crd: &&Definition| {
+            crd.spec.group == group
+                && crd.spec.names.kind == kind
+                && crd.metadata.deletion_timestamp.is_some()
+        };
+        let crd = self.0.iter().find(leaves)?;
+        Some(resource_name(&crd.spec.names.plural, group))
     }
 
     fn kind(&self, group: &str, version: &str, kind: &str) -> Result<Kind, Blocker> {

@@ -1,24 +1,35 @@
 //! The end of the source: its CRDs are deleted, if every object in them was moved.
 
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use exuvia_api::{Blocker, SOURCE_HASH_ANNOTATION, datastore_reason as reason};
 use exuvia_sweep::{Sweep, Verdict};
 use exuvia_write::{Delete, ErrorClass, Redacted, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
-use crate::copy::{Mover, Problem, all_looked_at, annotation, hash_of};
+use crate::copy::{FIELD_MANAGER, Mover, Problem, all_looked_at, annotation, hash_of};
 use crate::kinds::Kind;
 use crate::owners::{Dependents, source_uids};
 
 /// How many objects that were not moved are named.
 const MAX_LISTED: usize = 32;
 
-/// Deletes the source CRDs; otherwise why not, by name, and nothing is deleted.
-pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error> {
+/// How long CRDs that are being deleted are waited for before somebody is told.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at them.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Deletes the source CRDs and waits until they are gone; otherwise why not, by name, and nothing is deleted.
+pub(crate) async fn delete(
+    client: &Client,
+    mover: &Mover,
+    converged_at: Option<&Time>,
+) -> Result<Vec<Blocker>, Error> {
     let referrers = referrers(client, mover).await?;
     if !referrers.is_empty() {
         return Ok(referrers);
@@ -29,7 +40,7 @@ pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker
         let sweep = Sweep::of(client.clone(), &kind.resource).controlled_by(&mover.control);
         let report = sweep
             .run_whole(
-                async |source: DynamicObject| match was_moved(mover, &source).await {
+                async |source: DynamicObject| match was_moved(mover, &source, converged_at).await {
                     Ok(None) => Verdict::unchanged(),
                     Ok(Some(problem)) => {
                         let mut blockers = blockers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -56,9 +67,9 @@ pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker
     if !blockers.is_empty() {
         return Ok(blockers);
     }
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for kind in &kinds {
         release(client, mover, kind).await?;
-        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
         let Some(crd) = crds.get_opt(&kind.name()).await? else {
             continue;
         };
@@ -66,6 +77,10 @@ pub(crate) async fn delete(client: &Client, mover: &Mover) -> Result<Vec<Blocker
         if crd.uid().as_deref() == Some(kind.crd_uid.as_str()) {
             mover.writer.delete(&crds, &crd, &Delete::default()).await?;
         }
+    }
+    let names = kinds.iter().map(Kind::name);
+    for name in names.chain(mover.kinds.leaving.iter().cloned()) {
+        is_gone(&crds, &name).await?;
     }
     Ok(Vec::new())
 }
@@ -102,8 +117,27 @@ async fn referrers(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error
     Ok(named.chain(unseen).take(MAX_LISTED).collect())
 }
 
+/// Waits until a CRD that is being deleted is gone. One that was made again under its name is somebody else's.
+async fn is_gone(crds: &Api<CustomResourceDefinition>, name: &str) -> Result<(), Error> {
+    let until = Instant::now() + PATIENCE;
+    while let Some(crd) = crds.get_metadata_opt(name).await? {
+        if crd.metadata.deletion_timestamp.is_none() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Error::Changed("source CRDs are still being deleted"));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
 /// Why an object was not moved as it is; `None`: it was.
-async fn was_moved(mover: &Mover, source: &DynamicObject) -> Result<Option<Problem>, Error> {
+async fn was_moved(
+    mover: &Mover,
+    source: &DynamicObject,
+    converged_at: Option<&Time>,
+) -> Result<Option<Problem>, Error> {
     let not_moved = |why: Redacted| Some(Problem::new(reason::VERIFY_FAILED, why));
     let output = match mover.main_output(source).await {
         Ok(Some(output)) => output,
@@ -124,7 +158,11 @@ async fn was_moved(mover: &Mover, source: &DynamicObject) -> Result<Option<Probl
     };
     let uid = source.uid().unwrap_or_default();
     if annotation(&live, exuvia_api::SOURCE_UIDS_ANNOTATION).is_none() {
-        return Ok(None); // equal to a target that was there before
+        // Its target was there before, and nothing on it says from what: only the time tells.
+        if written_after(source, converged_at) {
+            return Ok(not_moved("it was created or changed after the move".into()));
+        }
+        return Ok(None);
     }
     if !source_uids(&live.metadata).any(|known| known == uid) {
         return Ok(not_moved(redacted!("it was created after the move")));
@@ -133,6 +171,20 @@ async fn was_moved(mover: &Mover, source: &DynamicObject) -> Result<Option<Probl
         return Ok(not_moved(redacted!("it was changed after the move")));
     }
     Ok(None)
+}
+
+/// Whether anybody but us wrote an object after this time.
+fn written_after(object: &DynamicObject, time: Option<&Time>) -> bool {
+    let Some(time) = time else {
+        return true;
+    };
+    let metadata = &object.metadata;
+    let entries = metadata.managed_fields.iter().flatten();
+    let written = entries
+        .filter(|entry| entry.manager.as_deref() != Some(FIELD_MANAGER))
+        .filter_map(|entry| entry.time.as_ref());
+    let mut times = metadata.creation_timestamp.iter().chain(written);
+    times.any(|at| at.0 > time.0)
 }
 
 /// Takes finalizers off the objects, or the CRD would hang in its deletion: under the freeze nobody else may (PITFALLS D35).

@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 
 use super::findings::Problem;
 use super::target::{Attempt, Place};
-use super::trial::all_looked_at;
+use super::trial::{all_looked_at, held_by, key_of, lock};
 use super::{Findings, Mover};
 use crate::Error;
 use crate::kinds::Kind;
@@ -34,6 +34,8 @@ impl Mover {
     /// Not every object could be looked at.
     pub async fn copy_all(&self) -> Result<Findings, Error> {
         self.forget_findings();
+        self.forget_successors();
+        lock(&self.waited).clear();
         let waves = self.kinds.waves();
         let mut done = 0;
         for wave in waves {
@@ -65,6 +67,10 @@ impl Mover {
                     break;
                 }
                 if written.load(Ordering::Relaxed) == 0 {
+                    // Owners that were refused say so themselves.
+                    if self.found().blocked > 0 {
+                        break;
+                    }
                     let problem = Problem::new(
                         reason::OWNER_CYCLE,
                         "objects wait for owners that are copied in a later wave, or own each other in a circle: change the waves",
@@ -104,7 +110,9 @@ impl Mover {
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
                 continue;
             };
-            if mapping.wave != pass.wave {
+            // After the first pass only those come in question that had to wait.
+            let key = key_of(output);
+            if mapping.wave != pass.wave || (!pass.first && !lock(&self.waited).contains(&key)) {
                 continue;
             }
             let written = match self.write_one(target, source, output, pass).await? {
@@ -115,14 +123,12 @@ impl Mover {
                 self.found().count(&kind.resource.kind, &mapping.name, add);
             };
             if matches!(written, Written::Later) {
+                lock(&self.waited).insert(key);
                 pass.later.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
+            lock(&self.waited).remove(&key);
             pass.written.fetch_add(1, Ordering::Relaxed);
-            // Objects that a former pass has written come by again.
-            if !self.counted_first_time(output, pass) {
-                continue;
-            }
             count(|progress| progress.total += 1);
             match written {
                 Written::Migrated => count(|progress| progress.migrated += 1),
@@ -148,15 +154,6 @@ struct Pass<'a> {
 }
 
 impl Mover {
-    /// Whether an output is counted in this pass: all of them in the first one, later those that had to wait.
-    fn counted_first_time(&self, output: &Output, pass: &Pass<'_>) -> bool {
-        pass.first
-            || self
-                .waited
-                .lock()
-                .is_ok_and(|waited| waited.contains(&super::trial::key_of(output)))
-    }
-
     async fn write_one(
         &self,
         target: &Kind,
@@ -164,11 +161,6 @@ impl Mover {
         output: &Output,
         pass: &Pass<'_>,
     ) -> Attempt<Written> {
-        let key = super::trial::key_of(output);
-        let has_waited = super::trial::lock(&self.waited).contains(&key);
-        if !pass.first && !has_waited {
-            return Ok(Ok(Written::Migrated)); // a former pass was here
-        }
         let owners = Owners {
             kinds: self.owner_kinds(),
             successors: self,
@@ -179,18 +171,10 @@ impl Mover {
         let policy = self.migration.spec.references.missing_owner;
         let references = match owners.rewritten(references, (from, to), policy).await {
             Outcome::Ready { references, .. } => references,
-            Outcome::WaitFor(_) => {
-                super::trial::lock(&self.waited).insert(key);
-                return Ok(Ok(Written::Later));
-            }
-            Outcome::Held(faults) => {
-                let fault = faults.first();
-                let message =
-                    fault.map_or_else(|| "an owner is missing".into(), crate::owners::Fault::message);
-                return Ok(Err(Problem::new(reason::MISSING_OWNER, message)));
-            }
+            Outcome::WaitFor(_) => return Ok(Ok(Written::Later)),
+            Outcome::Held(faults) => return held_by(&faults),
         };
-        let wanted = self.marked(source, output, &references);
+        let wanted = self.wanted(target, source, output, &references);
         let live = match self.create(target, &wanted).await? {
             Err(problem) => return Ok(Err(problem)),
             Ok(Some(created)) => created,
@@ -204,7 +188,7 @@ impl Mover {
                 }
                 Ok(Place::Differs(field)) => return Ok(Ok(Written::Differs(field))),
                 Ok(Place::Ours(live)) if Self::is_up_to_date(source, &live) => *live,
-                Ok(Place::Ours(live)) => match self.update(target, &live, &wanted).await? {
+                Ok(Place::Ours(live)) => match self.update(target, &live, &wanted, (source, output)).await? {
                     Err(problem) => return Ok(Err(problem)),
                     Ok(updated) => updated,
                 },
@@ -213,7 +197,8 @@ impl Mover {
         if !output.extra {
             self.note(&self.uids_of(source, output), target, &live.metadata);
         }
-        if let Some(status) = &output.status
+        if target.has_status
+            && let Some(status) = &output.status
             && let Err(problem) = self.write_status(target, &live, source, status).await?
         {
             return Ok(Err(problem));

@@ -14,6 +14,16 @@ use crate::owners::{Fate, Successor, Successors, source_uids};
 /// How many successors are remembered: about 300 bytes each.
 const MAX_KEPT: usize = 10_000;
 
+/// What will become of a source.
+enum Becomes {
+    /// Its successor.
+    One(Box<Output>),
+    /// It does not exist, or no mapping takes it.
+    Nothing,
+    /// Its conversion fails. It is blocked by its own name, and its dependents wait.
+    Unconvertible,
+}
+
 impl Mover {
     /// Reads one object by its name; `None`: it does not exist.
     pub(crate) async fn read(
@@ -48,6 +58,14 @@ impl Mover {
         }
     }
 
+    /// Forgets what objects became: a target may have been taken back and made again since, with another uid.
+    pub(super) fn forget_successors(&self) {
+        self.successors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
     fn noted(&self, uid: &str) -> Option<Successor> {
         let known = self.successors.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(uid).cloned()
@@ -59,6 +77,34 @@ impl Mover {
         Ok(converted.outputs.into_iter().find(|output| !output.extra))
     }
 
+    /// What will become of the source that a reference names.
+    async fn becomes(
+        &self,
+        kind: &Kind,
+        reference: &OwnerReference,
+        namespace: Option<&str>,
+    ) -> Result<Becomes, Redacted> {
+        let read = self.read(kind, namespace, &reference.name).await;
+        let source = read.map_err(|error| Redacted::from_error(&error))?;
+        let Some(source) = source.filter(|source| source.metadata.uid.as_ref() == Some(&reference.uid))
+        else {
+            return Ok(Becomes::Nothing);
+        };
+        Ok(match self.main_output(&source).await {
+            Ok(Some(output)) => Becomes::One(Box::new(output)),
+            Ok(None) => Becomes::Nothing,
+            Err(_) => Becomes::Unconvertible,
+        })
+    }
+
+    /// The source kind that a reference names.
+    fn source_kind(&self, reference: &OwnerReference) -> Option<&Kind> {
+        self.kinds
+            .sources()
+            .into_iter()
+            .find(|kind| is_named(kind, reference))
+    }
+
     /// The reference names a source.
     async fn fate_of_source(
         &self,
@@ -66,14 +112,10 @@ impl Mover {
         reference: &OwnerReference,
         namespace: Option<&str>,
     ) -> Result<Fate, Redacted> {
-        let read = self.read(kind, namespace, &reference.name).await;
-        let source = read.map_err(|error| Redacted::from_error(&error))?;
-        let Some(source) = source.filter(|source| source.metadata.uid.as_ref() == Some(&reference.uid))
-        else {
-            return Ok(Fate::NotMoved);
-        };
-        let Some(output) = self.main_output(&source).await? else {
-            return Ok(Fate::NotMoved);
+        let output = match self.becomes(kind, reference, namespace).await? {
+            Becomes::One(output) => output,
+            Becomes::Nothing => return Ok(Fate::NotMoved),
+            Becomes::Unconvertible => return Ok(Fate::NotYet),
         };
         let Some(target) = self.kinds.target(&output.group, &output.kind) else {
             return Ok(Fate::NotMoved);
@@ -112,14 +154,14 @@ impl Successors for Mover {
         if let Some(successor) = self.noted(&reference.uid) {
             return Ok(Fate::Moved(successor));
         }
-        let group = reference
-            .api_version
-            .rsplit_once('/')
-            .map_or("", |(group, _)| group);
-        let names = |kind: &&Kind| kind.resource.group == group && kind.resource.kind == reference.kind;
-        let fate = if let Some(kind) = self.kinds.sources().into_iter().find(names) {
+        let fate = if let Some(kind) = self.source_kind(reference) {
             self.fate_of_source(kind, reference, namespace).await?
-        } else if let Some(kind) = self.kinds.targets().into_iter().find(names) {
+        } else if let Some(kind) = self
+            .kinds
+            .targets()
+            .into_iter()
+            .find(|kind| is_named(kind, reference))
+        {
             self.fate_of_alias(kind, reference, namespace).await?
         } else {
             Fate::NotMoved
@@ -131,5 +173,36 @@ impl Successors for Mover {
             }
         }
         Ok(fate)
+    }
+}
+
+fn is_named(kind: &Kind, reference: &OwnerReference) -> bool {
+    let group = reference
+        .api_version
+        .rsplit_once('/')
+        .map_or("", |(group, _)| group);
+    kind.resource.group == group && kind.resource.kind == reference.kind
+}
+
+/// What will become of objects, before any of them is copied: a successor is known by its place, and has no uid yet.
+pub(super) struct Planned<'a>(pub(super) &'a Mover);
+
+impl Successors for Planned<'_> {
+    async fn fate(&self, reference: &OwnerReference, namespace: Option<&str>) -> Result<Fate, Redacted> {
+        let Some(kind) = self.0.source_kind(reference) else {
+            return Ok(Fate::NotMoved);
+        };
+        let output = match self.0.becomes(kind, reference, namespace).await? {
+            Becomes::One(output) => output,
+            Becomes::Nothing => return Ok(Fate::NotMoved),
+            Becomes::Unconvertible => return Ok(Fate::NotYet),
+        };
+        Ok(Fate::Moved(Successor {
+            api_version: format!("{}/{}", output.group, output.version),
+            kind: output.kind,
+            name: output.name,
+            namespace: output.namespace,
+            uid: String::new(),
+        }))
     }
 }

@@ -2,6 +2,7 @@
 
 use exuvia_api::{SOURCE_RV_ANNOTATION, datastore_reason as reason};
 use exuvia_write::{Error as WriteError, ErrorClass, Redacted};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 use serde_json::Value;
@@ -131,32 +132,57 @@ impl Mover {
         }
     }
 
+    /// The object to create. Where status is not a subresource it is part of it (PITFALLS D27).
+    pub(super) fn wanted(
+        &self,
+        target: &Kind,
+        source: &DynamicObject,
+        output: &Output,
+        owners: &[OwnerReference],
+    ) -> Value {
+        let mut object = self.marked(source, output, owners);
+        if !target.has_status
+            && let Some(status) = &output.status
+        {
+            object["status"] = rebased(status.clone(), source.metadata.generation, Some(1));
+        }
+        object
+    }
+
     /// Brings a target of ours up to date with its source.
     pub(super) async fn update(
         &self,
         target: &Kind,
         live: &DynamicObject,
         wanted: &Value,
+        (source, output): (&DynamicObject, &Output),
     ) -> Attempt<DynamicObject> {
         let wanted = match read(wanted) {
             Ok(wanted) => wanted,
             Err(problem) => return Ok(Err(problem)),
         };
+        // Without the subresource, a change of the status is one of the object: the next generation is the one that it is about.
+        let status = if target.has_status {
+            live.data.get("status").cloned()
+        } else {
+            let next = live.metadata.generation.map(|generation| generation + 1);
+            let copied = output.status.clone();
+            copied.map(|status| rebased(status, source.metadata.generation, next))
+        };
         let update = |object: &mut DynamicObject| {
-            let status = object.data.get("status").cloned();
             object.data = wanted.data.clone();
-            if let (Some(status), Some(data)) = (status, object.data.as_object_mut()) {
-                data.insert("status".to_owned(), status);
+            if let Some(data) = object.data.as_object_mut() {
+                data.remove("status");
+                data.extend(status.map(|status| ("status".to_owned(), status)));
             }
-            object.metadata.labels.clone_from(&wanted.metadata.labels);
-            object
-                .metadata
-                .annotations
-                .clone_from(&wanted.metadata.annotations);
+            let metadata = &wanted.metadata;
+            object.metadata.labels.clone_from(&metadata.labels);
+            object.metadata.annotations.clone_from(&metadata.annotations);
             object
                 .metadata
                 .owner_references
-                .clone_from(&wanted.metadata.owner_references);
+                .clone_from(&metadata.owner_references);
+            object.metadata.finalizers.clone_from(&metadata.finalizers);
         };
         match self.writer.patch(&target.all(&self.client), live, update).await {
             Ok(written) => Ok(Ok(written.object)),
@@ -167,7 +193,17 @@ impl Mover {
         }
     }
 
-    /// Writes the status, where the spec asks for it.
+    /// Whether a target has the status that was written, and perhaps more that the server adds.
+    pub(super) fn has_status_of(live: &DynamicObject, source: &DynamicObject, status: &Value) -> bool {
+        let written = rebased(
+            status.clone(),
+            source.metadata.generation,
+            live.metadata.generation,
+        );
+        contains(live.data.get("status").unwrap_or(&Value::Null), &written)
+    }
+
+    /// Writes the status to its subresource.
     pub(super) async fn write_status(
         &self,
         target: &Kind,
@@ -186,12 +222,7 @@ impl Mover {
                 data.insert("status".to_owned(), status.clone());
             }
         };
-        let written = if target.has_status {
-            self.writer.patch_status_with_retry(&api, live, set).await
-        } else {
-            self.writer.patch(&api, live, set).await
-        };
-        match written {
+        match self.writer.patch_status_with_retry(&api, live, set).await {
             Ok(_) => Ok(Ok(())),
             Err(error) => match refusal(&error) {
                 Some(problem) => Ok(Err(problem)),
@@ -228,6 +259,21 @@ fn rebased(mut status: Value, source: Option<i64>, target: Option<i64>) -> Value
         }
     }
     status
+}
+
+/// Whether everything of `part` is in `whole`. Absent, null and empty are the same: the server drops them. When a condition
+/// last changed is left out: a write that does not change its status keeps the time.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (_, Value::Null) => true,
+        (whole, Value::Object(part)) => part.iter().all(|(key, value)| {
+            key == "lastTransitionTime" || contains(whole.get(key).unwrap_or(&Value::Null), value)
+        }),
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| contains(whole, part))
+        }
+        (whole, part) => whole == part,
+    }
 }
 
 fn read(object: &Value) -> Result<DynamicObject, Problem> {
@@ -275,5 +321,23 @@ mod tests {
             "conditions": [{"type": "A", "observedGeneration": 1}, {"type": "B", "observedGeneration": 0}, {"type": "C"}],
         });
         assert_eq!(rebased(status, Some(7), Some(1)), expected);
+    }
+
+    #[test]
+    fn what_the_server_adds_to_a_status_is_no_difference_and_what_it_lacks_is() {
+        let live =
+            json!({"ready": 1, "phase": "On", "conditions": [{"type": "A", "lastTransitionTime": "1"}]});
+        for (written, expected) in [
+            (json!({"ready": 1, "notes": {}}), true),
+            (
+                json!({"conditions": [{"type": "A", "lastTransitionTime": "2"}]}),
+                true,
+            ),
+            (json!({"ready": 2}), false),
+            (json!({"ready": 1, "notes": {"a": "b"}}), false),
+            (json!({"conditions": []}), false),
+        ] {
+            assert_eq!(contains(&live, &written), expected, "{written}");
+        }
     }
 }

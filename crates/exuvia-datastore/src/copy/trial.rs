@@ -10,12 +10,13 @@ use kube::Api;
 use kube::api::DynamicObject;
 
 use super::findings::Problem;
+use super::successors::Planned;
 use super::target::{Attempt, Place};
 use super::{Findings, Mover};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::mapping::{Converted, Output};
-use crate::owners::{Edges, Lookup, Member, Moves, Outcome, Owners};
+use crate::owners::{Edges, Fault, Lookup, Member, Outcome, Owners};
 
 /// Where a target kind is tried: at its own endpoint, or at that of its clone.
 pub(crate) type TriedAt<'a> = dyn Fn(&Kind) -> Api<DynamicObject> + Send + Sync + 'a;
@@ -96,7 +97,7 @@ impl Mover {
             }
             let owners = Owners {
                 kinds: self.owner_kinds(),
-                successors: &Moves::default(),
+                successors: &Planned(self),
                 lookup,
             };
             let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
@@ -108,10 +109,8 @@ impl Mover {
                     self.migration.spec.references.missing_owner,
                 )
                 .await;
-            if let Outcome::Held(faults) = outcome
-                && let Some(fault) = faults.first()
-            {
-                return Ok(Err(Problem::new(reason::MISSING_OWNER, fault.message())));
+            if let Outcome::Held(faults) = outcome {
+                return held_by(&faults);
             }
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
                 continue;
@@ -197,7 +196,7 @@ impl Mover {
                     .any(|kind| kind.version_in(owner).is_some())
             };
             let owners = output.owners.iter().filter(named);
-            let name = source.metadata.name.as_deref().unwrap_or_default();
+            let name = shown(&source.metadata);
             let member = Member {
                 uids: &uids,
                 wave: self.migration.spec.mappings[output.mapping].wave,
@@ -216,6 +215,10 @@ impl Mover {
         api: &Api<DynamicObject>,
     ) -> serde_json::Value {
         let mut object = self.marked(source, output, &[]);
+        // The server drops it from a create, but not before it has named fields that it does not know.
+        if let Some(status) = &output.status {
+            object["status"] = status.clone();
+        }
         let url = api.resource_url();
         if let Some(group) = url.strip_prefix("/apis/").and_then(|rest| rest.split('/').next()) {
             object["apiVersion"] = format!("{group}/{}", output.version).into();
@@ -253,6 +256,20 @@ impl Mover {
     }
 }
 
+/// Owners that keep a copy back. Whether one exists may just not have been found out: then it is asked again, and nothing is
+/// undone because of it.
+pub(super) fn held_by<T>(faults: &[Fault]) -> Attempt<T> {
+    if let Some(unknown) = faults.iter().find(|fault| fault.may_pass()) {
+        return Err(Error::Unfinished {
+            objects: 1,
+            first: unknown.message(),
+        });
+    }
+    let first = faults.first();
+    let message = first.map_or_else(|| "an owner is missing".into(), Fault::message);
+    Ok(Err(Problem::new(reason::MISSING_OWNER, message)))
+}
+
 /// A sweep that left objects out says nothing about them.
 pub(crate) fn all_looked_at(report: &exuvia_sweep::SweepReport) -> Result<(), Error> {
     let unfinished = report.tally.failed + report.tally.conflict;
@@ -264,6 +281,15 @@ pub(crate) fn all_looked_at(report: &exuvia_sweep::SweepReport) -> Result<(), Er
         objects: unfinished,
         first: first.map_or_else(|| "not known".into(), |failure| failure.message.clone()),
     })
+}
+
+/// Namespace and name, as people write them.
+fn shown(metadata: &kube::api::ObjectMeta) -> String {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    match metadata.namespace.as_deref() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
 }
 
 /// The place of a target as a number: 16 bytes for each object instead of its names.

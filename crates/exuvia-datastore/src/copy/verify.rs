@@ -7,12 +7,11 @@ use exuvia_api::datastore_reason as reason;
 use exuvia_sweep::Verdict;
 use exuvia_write::{Name, redacted};
 use kube::api::DynamicObject;
-use serde_json::Value;
 
 use super::Mover;
 use super::findings::Problem;
 use super::target::{Attempt, Place};
-use super::trial::{all_looked_at, key_of, lock};
+use super::trial::{all_looked_at, held_by, key_of, lock};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::mapping::Output;
@@ -41,6 +40,7 @@ impl Mover {
         let found = Mutex::new(Verification::default());
         let expected: Mutex<HashSet<u128>> = Mutex::default();
         let lookup = self.lookup();
+        self.forget_successors();
         for kind in self.kinds.sources() {
             let report = self
                 .sweep(kind)
@@ -106,10 +106,10 @@ impl Mover {
                 Ok(Place::Differs(_)) if self.prefers_target() => continue,
                 Ok(Place::Differs(field)) => return Ok(Err(wrong(&field))),
             };
-            if let Err(problem) = self.is_as_written(target, &live, output).await? {
+            if let Err(problem) = self.is_as_written(target, &live, source, output).await? {
                 return Ok(Err(problem));
             }
-            if let Err(problem) = self.owners_are_right(source, &live, output, lookup).await {
+            if let Err(problem) = self.owners_are_right(source, &live, output, lookup).await? {
                 return Ok(Err(problem));
             }
         }
@@ -118,9 +118,15 @@ impl Mover {
     }
 
     /// Whether a target of ours has everything that was written, and nothing else that counts.
-    async fn is_as_written(&self, target: &Kind, live: &DynamicObject, output: &Output) -> Attempt<()> {
+    async fn is_as_written(
+        &self,
+        target: &Kind,
+        live: &DynamicObject,
+        source: &DynamicObject,
+        output: &Output,
+    ) -> Attempt<()> {
         if let Some(status) = &output.status
-            && (live.data.get("status").is_none() && !is_empty(status))
+            && !Self::has_status_of(live, source, status)
         {
             return Ok(Err(wrong("status")));
         }
@@ -141,7 +147,7 @@ impl Mover {
         live: &DynamicObject,
         output: &Output,
         lookup: &Lookup,
-    ) -> Result<(), Problem> {
+    ) -> Attempt<()> {
         let owners = Owners {
             kinds: self.owner_kinds(),
             successors: self,
@@ -150,8 +156,10 @@ impl Mover {
         let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
         let references = if output.extra { &[][..] } else { &output.owners };
         let policy = self.migration.spec.references.missing_owner;
-        let Outcome::Ready { references, .. } = owners.rewritten(references, (from, to), policy).await else {
-            return Err(wrong("metadata.ownerReferences"));
+        let references = match owners.rewritten(references, (from, to), policy).await {
+            Outcome::Ready { references, .. } => references,
+            Outcome::WaitFor(_) => return Ok(Err(wrong("metadata.ownerReferences"))),
+            Outcome::Held(faults) => return held_by(&faults),
         };
         let live = live.metadata.owner_references.clone().unwrap_or_default();
         let named = |reference: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
@@ -159,15 +167,11 @@ impl Mover {
                 .any(|owner| owner.uid == reference.uid && owner.name == reference.name)
         };
         if references.iter().all(named) && live.len() == references.len() {
-            Ok(())
+            Ok(Ok(()))
         } else {
-            Err(wrong("metadata.ownerReferences"))
+            Ok(Err(wrong("metadata.ownerReferences")))
         }
     }
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 fn wrong(field: &str) -> Problem {

@@ -8,7 +8,7 @@ mod record;
 mod steps;
 pub(crate) mod work;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exuvia_api::{Blocker, DatastoreMigration, DatastoreProgress};
 use exuvia_runtime::ServerClock;
@@ -22,6 +22,11 @@ pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::Findings;
 use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
+
+/// After the first undo that is followed by another try.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// However often it was undone.
+const LONGEST_PAUSE: Duration = Duration::from_mins(15);
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {
@@ -47,6 +52,9 @@ pub struct Engine {
     /// Our policies as they were when every API server refused: another one of the same name is not the same lock.
     locks_probed: Vec<(String, String, Option<i64>)>,
     flags_restored: bool,
+    /// How often in a row everything was undone and tried again, and when the next try may begin.
+    undone: u32,
+    not_before: Option<Instant>,
     blockers: Vec<Blocker>,
     found: Findings,
     message: Option<Redacted>,
@@ -92,6 +100,8 @@ impl Engine {
             flags_set_at: None,
             locks_probed: Vec::new(),
             flags_restored: false,
+            undone: 0,
+            not_before: None,
             blockers: Vec::new(),
             found: Findings::default(),
             message: None,
@@ -133,6 +143,19 @@ impl Engine {
         self.found().progress
     }
 
+    /// What a dry run does not see is found under the freeze. To freeze again at once would keep writers away for good.
+    fn pause(&mut self) {
+        let doubled = 2_u32.saturating_pow(self.undone);
+        self.undone = self.undone.saturating_add(1);
+        let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
+        self.not_before = Some(Instant::now() + pause);
+    }
+
+    fn pause_left(&self) -> Option<Duration> {
+        let left = self.not_before?.saturating_duration_since(Instant::now());
+        Some(left).filter(|left| !left.is_zero())
+    }
+
     /// One more sentence about what it waits for.
     pub fn message(&self) -> Option<&Redacted> {
         self.message.as_ref()
@@ -148,7 +171,14 @@ impl Machine for Engine {
         if !self.observe().await? {
             return Ok(NextStep::Done);
         }
-        Ok(crate::protocol::next(&self.observed))
+        let next = crate::protocol::next(&self.observed);
+        Ok(match self.pause_left() {
+            Some(left) if next == NextStep::Do(Step::Start) => {
+                self.message = Some("it was undone a moment ago, and waits before it freezes again".into());
+                NextStep::Wait(left)
+            }
+            _ => next,
+        })
     }
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {

@@ -16,12 +16,13 @@ use kube::{Api, CustomResourceExt, ResourceExt};
 use super::Engine;
 use super::work::Work;
 use crate::Error;
+use crate::copy::FIELD_MANAGER;
 use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
 use crate::protocol::{
     Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage, Undo,
     Verified, Wants,
 };
-use crate::route;
+use crate::route::{self, Clones};
 
 impl Engine {
     /// Reads everything; `false`: the migration does not exist any more.
@@ -44,7 +45,7 @@ impl Engine {
         };
         let stage = Stage::of(&self.observed);
         self.prepare(stage).await?;
-        if self.work.is_some() {
+        if self.work.is_some() || deletion != Deletion::No {
             let locks = self.locks(stage).await?;
             self.observed.wants.route = self.wants_route(locks.route);
             self.observed.locks = locks;
@@ -178,11 +179,14 @@ impl Engine {
         })
     }
 
+    /// They are known by the migration's uid alone: what is left of them is found whatever became of the spec.
+    pub(super) fn clones(&self) -> Clones {
+        let writer = self.writer.acting_as(FIELD_MANAGER);
+        Clones::new(self.client.clone(), writer, self.servers.clone(), &self.uid)
+    }
+
     async fn has_clones(&self) -> Result<bool, Error> {
-        let Some(work) = &self.work else {
-            return Ok(false);
-        };
-        Ok(work.clones.exist().await?)
+        Ok(self.clones().exist().await?)
     }
 
     /// Our policies, and whether the shield is up.

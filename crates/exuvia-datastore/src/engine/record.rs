@@ -99,8 +99,12 @@ impl Engine {
 
     /// Puts on record that everything is undone: nothing is locked, and what was saved is back in its place.
     pub(super) async fn record_undone(&mut self) -> Result<(), Error> {
+        let blockers = self.blockers.clone();
         self.record(|status, migration| {
             let undo = status.undo.take().unwrap_or_default();
+            if undo.reason == Undo::Refused.reason() {
+                status.blockers.clone_from(&blockers);
+            }
             status.phase = Some(undo.then);
             status.observed_generation = migration.metadata.generation;
             status.started_at = None;

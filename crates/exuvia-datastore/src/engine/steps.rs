@@ -49,7 +49,7 @@ impl Engine {
                 Ok(())
             }
             Step::MakeClones => self.make_clones().await,
-            Step::RemoveClones => Ok(self.work()?.clones.remove().await?),
+            Step::RemoveClones => Ok(self.clones().remove().await?),
             Step::Try => {
                 let found = self.try_objects().await?;
                 self.seen.tried = self.judge(&found);
@@ -185,18 +185,21 @@ impl Engine {
                 annotations.remove(RETRY_ANNOTATION);
             }
         };
+        // The phase first: what somebody asked for is not forgotten before it is done.
+        self.record(|status, migration| {
+            status.phase = Some(DatastorePhase::Pending);
+            status.observed_generation = migration.metadata.generation;
+        })
+        .await?;
+        self.seen = Seen::default();
+        self.work = None;
+        (self.undone, self.not_before) = (0, None);
         let written = self
             .writer
             .patch_with_retry(&self.api, &self.migration, unasked)
             .await?;
         self.migration = written.object;
-        self.seen = Seen::default();
-        self.work = None;
-        self.record(|status, migration| {
-            status.phase = Some(DatastorePhase::Pending);
-            status.observed_generation = migration.metadata.generation;
-        })
-        .await
+        Ok(())
     }
 
     async fn start(&mut self) -> Result<(), Error> {
@@ -487,6 +490,14 @@ impl Engine {
     }
 
     async fn rewrite_references(&mut self) -> Result<(), Error> {
+        self.rewrite_dependents().await?;
+        let work = self.work()?;
+        references::rewrite(&self.client, &work.mover, &self.migration).await?;
+        self.seen.references = true;
+        Ok(())
+    }
+
+    async fn rewrite_dependents(&self) -> Result<(), Error> {
         let work = self.work()?;
         if self.migration.spec.references.dependents == exuvia_api::Dependents::Scan {
             let dependents = Dependents {
@@ -518,8 +529,6 @@ impl Engine {
                 tracing::warn!(migration = %self.name, "{unseen}");
             }
         }
-        references::rewrite(&self.client, &work.mover, &self.migration).await?;
-        self.seen.references = true;
         Ok(())
     }
 
@@ -564,7 +573,11 @@ impl Engine {
     }
 
     async fn end_undo(&mut self) -> Result<(), Error> {
+        let undo = self.observed.record.undo;
         self.record_undone().await?;
+        if undo.is_some_and(|undo| undo.then() != DatastorePhase::Failed) {
+            self.pause();
+        }
         self.seen = Seen::default();
         self.work = None;
         self.counting_since = None;
@@ -584,7 +597,14 @@ impl Engine {
                 self.work()?.freeze.remove().await?;
             }
             CleanupSource::DeleteCrds => {
-                let blockers = source::delete(&self.client, &work.mover).await?;
+                if !self.source_is_locked().await? {
+                    return Ok(());
+                }
+                // PITFALLS D22: those that were made since the commit would be collected with the source.
+                self.rewrite_dependents().await?;
+                let converged_at = self.migration.status.clone().unwrap_or_default().converged_at;
+                let mover = &self.work()?.mover;
+                let blockers = source::delete(&self.client, mover, converged_at.as_ref()).await?;
                 if !blockers.is_empty() {
                     self.blockers = blockers;
                     self.seen.cleaned = Some(false);
@@ -596,6 +616,23 @@ impl Engine {
         }
         self.seen.cleaned = Some(true);
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Whether nobody can make or change a source any more: what is looked at and deleted must be the same objects.
+    async fn source_is_locked(&mut self) -> Result<bool, Error> {
+        let work = self.work()?;
+        if !self.migration.spec.freeze.admission || work.mover.kinds.sources().is_empty() {
+            return Ok(true);
+        }
+        work.freeze.set(Form::Converged, false).await?;
+        let probed = work.freeze.probe(Form::Converged, false).await?;
+        if probed.all_asked_deny() {
+            return Ok(true);
+        }
+        tokio::time::sleep(BETWEEN_PROBES).await;
+        Ok(false)
     }
 }
 

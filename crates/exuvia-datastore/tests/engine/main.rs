@@ -3,20 +3,29 @@
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 mod blocked;
+mod cleaned;
+mod copied;
+mod crashed;
+mod faults;
+mod mapped;
 mod moved;
+mod namespaces;
+mod owned;
 mod routed;
 mod undone;
+mod writers;
 
 use exuvia_api::{DatastoreMigration, DatastorePhase};
 use exuvia_datastore::Engine;
-use exuvia_datastore::protocol::Hold;
-use exuvia_runtime::machine::{Ended, Silent, drive};
+use exuvia_datastore::protocol::{Hold, NextStep, Step};
+use exuvia_runtime::machine::{Ended, Machine, Silent, drive};
 use exuvia_runtime::servers::ApiServers;
 use exuvia_testenv::{ControlPlane, Widgets, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DynamicObject, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -24,26 +33,27 @@ use tokio::sync::OnceCell;
 /// One control plane for all tests; each has groups of its own.
 pub(crate) async fn control_plane() -> &'static ControlPlane {
     static CONTROL_PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
-    CONTROL_PLANE
-        .get_or_init(|| async {
-            let control_plane = ControlPlane::builder()
-                .controllers(["garbage-collector-controller", "namespace-controller"])
-                .start()
-                .await
-                .unwrap();
-            let client = control_plane.client().unwrap();
-            let crds = Api::all(client.clone());
-            crds.create(&PostParams::default(), &DatastoreMigration::crd())
-                .await
-                .unwrap();
-            let migrations: Api<DatastoreMigration> = Api::all(client);
-            until("DatastoreMigrations are served", async || {
-                migrations.list(&ListParams::default()).await.is_ok()
-            })
-            .await;
-            control_plane
-        })
+    CONTROL_PLANE.get_or_init(start).await
+}
+
+/// A control plane that knows `DatastoreMigration`s.
+pub(crate) async fn start() -> ControlPlane {
+    let control_plane = ControlPlane::builder()
+        .controllers(["garbage-collector-controller", "namespace-controller"])
+        .start()
         .await
+        .unwrap();
+    let client = control_plane.client().unwrap();
+    let crds = Api::all(client.clone());
+    crds.create(&PostParams::default(), &DatastoreMigration::crd())
+        .await
+        .unwrap();
+    let migrations: Api<DatastoreMigration> = Api::all(client);
+    until("DatastoreMigrations are served", async || {
+        migrations.list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+    control_plane
 }
 
 /// Widgets of an old and of a new group, in a namespace of their own, and a migration between them.
@@ -57,7 +67,12 @@ pub(crate) struct Stage {
 impl Stage {
     /// Both CRDs are installed, and `count` widgets are in the old group.
     pub(crate) async fn new(name: &str, count: usize) -> Self {
-        let stage = Self::bare(name).await;
+        Self::on(control_plane().await, name, count).await
+    }
+
+    /// As [`new`](Self::new), on this control plane.
+    pub(crate) async fn on(control_plane: &ControlPlane, name: &str, count: usize) -> Self {
+        let stage = Self::bare_on(control_plane, name).await;
         stage.old.install(&stage.client, "v1").await.unwrap();
         stage.new.install(&stage.client, "v1").await.unwrap();
         for index in 0..count {
@@ -70,7 +85,11 @@ impl Stage {
 
     /// Nothing but the namespace.
     pub(crate) async fn bare(name: &str) -> Self {
-        let client = control_plane().await.client().unwrap();
+        Self::bare_on(control_plane().await, name).await
+    }
+
+    async fn bare_on(control_plane: &ControlPlane, name: &str) -> Self {
+        let client = control_plane.client().unwrap();
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
         namespaces
@@ -152,14 +171,68 @@ impl Stage {
         )
     }
 
-    /// Drives an engine until it neither waits nor works.
+    /// Drives an engine until it neither waits nor works. What fails is tried again, as a controller does: other tests install
+    /// and delete kinds meanwhile.
     pub(crate) async fn drive(&self, engine: &mut Engine) -> Ended<Hold> {
-        loop {
-            match drive(engine, &mut Silent).await.unwrap() {
-                Ended::Waits(time) => tokio::time::sleep(time).await,
-                ended => return ended,
+        until("the engine comes to an end", async || {
+            match drive(engine, &mut Silent).await {
+                Ok(Ended::Waits(time)) => {
+                    tokio::time::sleep(time).await;
+                    Err("it waits".to_owned())
+                }
+                Ok(ended) => Ok(ended),
+                Err(error) => Err(error.to_string()),
             }
-        }
+        })
+        .await
+    }
+
+    /// Looks again at what an engine holds for, as a controller does when it is woken, until it does not hold for that any more.
+    pub(crate) async fn goes_on(&self, engine: &mut Engine, hold: Hold) -> Ended<Hold> {
+        until("the engine goes on", async || {
+            engine.retry(&hold);
+            Some(self.drive(engine).await).filter(|ended| *ended != Ended::Held(hold))
+        })
+        .await
+    }
+
+    /// Deletes the migration and lets another process go on to its end.
+    pub(crate) async fn delete(&self) -> Ended<Hold> {
+        let migration = self.read().await;
+        self.migrations()
+            .delete(&self.name, &DeleteParams::default())
+            .await
+            .unwrap();
+        self.drive(&mut self.engine(&migration)).await
+    }
+
+    /// Merges a patch into a widget.
+    pub(crate) async fn merge(&self, widgets: &Widgets, name: &str, patch: Value) -> DynamicObject {
+        self.api(widgets)
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .unwrap()
+    }
+
+    /// Merges a patch into a widget's status.
+    pub(crate) async fn merge_status(&self, widgets: &Widgets, name: &str, patch: Value) -> DynamicObject {
+        self.api(widgets)
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .unwrap()
+    }
+
+    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    pub(crate) async fn config_map(&self, name: &str, owners: &[OwnerReference], data: Value) -> ConfigMap {
+        let object = json!({"metadata": {"name": name, "ownerReferences": owners}, "data": data});
+        let object = serde_json::from_value(object).unwrap();
+        self.config_maps()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap()
     }
 
     /// Creates the migration and drives it to its end.
@@ -203,6 +276,33 @@ impl Stage {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
         let ours = ListParams::default().labels(&format!("{}={uid}", exuvia_api::DATASTORE_LABEL));
         policies.list(&ours).await.unwrap().items.len()
+    }
+}
+
+/// Carries a migration out up to this step, which is not done.
+pub(crate) async fn up_to(engine: &mut Engine, last: Step) {
+    until(&format!("{last:?} is next"), async || {
+        match engine.next().await.map_err(|error| error.to_string())? {
+            NextStep::Do(step) if step == last => return Ok(()),
+            NextStep::Do(step) => drop(engine.carry_out(step).await.map_err(|error| error.to_string())?),
+            NextStep::Wait(time) => tokio::time::sleep(time).await,
+            other => panic!("{other:?} before {last:?}"),
+        }
+        Err("on its way".to_owned())
+    })
+    .await;
+}
+
+/// A reference to a widget, as its controller.
+pub(crate) fn owned_by(owner: &DynamicObject) -> OwnerReference {
+    let types = owner.types.clone().unwrap();
+    OwnerReference {
+        api_version: types.api_version,
+        kind: types.kind,
+        name: owner.metadata.name.clone().unwrap(),
+        uid: owner.metadata.uid.clone().unwrap(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     }
 }
 

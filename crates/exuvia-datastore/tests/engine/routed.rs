@@ -10,8 +10,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::undone::up_to;
-use crate::{Stage, control_plane};
+use crate::{Stage, control_plane, up_to};
 
 /// A stage whose new group is answered for by another API server, which stores in the old one.
 async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {

@@ -1,24 +1,12 @@
 //! The way back: nothing of a migration is left, and nothing of anybody else's is touched.
 
 use exuvia_api::DatastorePhase;
-use exuvia_datastore::protocol::{Hold, NextStep, Step};
-use exuvia_runtime::machine::{Ended, Machine};
+use exuvia_datastore::protocol::{Hold, Step};
+use exuvia_runtime::machine::Ended;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::Stage;
-
-/// Carries the migration out up to this step, which is not done.
-pub(crate) async fn up_to(engine: &mut exuvia_datastore::Engine, last: Step) {
-    loop {
-        match engine.next().await.unwrap() {
-            NextStep::Do(step) if step == last => return,
-            NextStep::Do(step) => drop(engine.carry_out(step).await.unwrap()),
-            NextStep::Wait(time) => tokio::time::sleep(time).await,
-            other => panic!("{other:?} before {last:?}"),
-        }
-    }
-}
+use crate::{Stage, up_to};
 
 #[tokio::test]
 async fn an_abort_before_the_commit_leaves_nothing_behind() {

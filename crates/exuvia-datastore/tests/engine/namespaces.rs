@@ -1,0 +1,73 @@
+//! A namespace that is deleted comes to its end, whatever the migration is at.
+
+use exuvia_api::DatastorePhase;
+use exuvia_datastore::protocol::{Hold, Step, Undo};
+use exuvia_runtime::machine::Ended;
+use exuvia_testenv::until;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::DeleteParams;
+
+use crate::{Stage, up_to};
+
+async fn delete_namespace(stage: &Stage) {
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    namespaces
+        .delete(&stage.name, &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+async fn is_gone(stage: &Stage) {
+    let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+    until("the namespace is gone", async || {
+        namespaces.get_opt(&stage.name).await.unwrap().is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_ends_while_the_migration_is_pending() {
+    let stage = Stage::new("ns-pending", 2).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Start).await;
+    delete_namespace(&stage).await;
+    is_gone(&stage).await;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    assert_eq!(stage.phase().await, DatastorePhase::Complete);
+}
+
+#[tokio::test]
+async fn it_waits_for_the_freeze_and_ends_when_everything_is_undone() {
+    let stage = Stage::new("ns-frozen", 2).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Copy).await;
+    delete_namespace(&stage).await;
+    // Nothing can be made in a namespace that is being deleted: that is refused, and undone.
+    up_to(&mut engine, Step::Undo(Undo::Refused)).await;
+    assert_eq!(stage.all(&stage.old).await.len(), 2, "the source is frozen");
+    let ended = until("the migration goes on by itself", async || {
+        match stage.drive(&mut engine).await {
+            Ended::Held(Hold::Blocked) => {
+                exuvia_runtime::machine::Machine::retry(&mut engine, &Hold::Blocked);
+                None
+            }
+            ended => Some(ended),
+        }
+    })
+    .await;
+    is_gone(&stage).await;
+    assert_eq!(ended, Ended::Done);
+    assert_eq!(stage.phase().await, DatastorePhase::Complete);
+}
+
+#[tokio::test]
+async fn it_ends_after_the_move_though_the_source_stays_frozen() {
+    let stage = Stage::new("ns-complete", 2).await;
+    assert_eq!(stage.run(stage.spec()).await, Ended::Done);
+    delete_namespace(&stage).await;
+    is_gone(&stage).await;
+    assert_eq!(stage.delete().await, Ended::Done);
+}

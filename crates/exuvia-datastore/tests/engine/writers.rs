@@ -1,0 +1,124 @@
+//! Writers that know nothing of the migration: each of their writes is in the target, or was refused.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use exuvia_api::DatastorePhase;
+use exuvia_runtime::machine::Ended;
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::Stage;
+
+const OBJECTS: usize = 5;
+
+/// What a writer's acknowledged writes amount to, by object.
+type Acknowledged = BTreeMap<String, i64>;
+
+/// Writes ever higher numbers to each object in turn until it is told to stop.
+async fn write(
+    api: &Api<DynamicObject>,
+    patch: impl Fn(i64) -> Value,
+    is_status: bool,
+    stop: &AtomicBool,
+) -> (Acknowledged, usize) {
+    let (mut acknowledged, mut refused) = (Acknowledged::new(), 0);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for object in 0..OBJECTS {
+            number += 1;
+            let (name, patch) = (format!("w{object}"), Patch::Merge(patch(number)));
+            let written = if is_status {
+                api.patch_status(&name, &PatchParams::default(), &patch).await
+            } else {
+                api.patch(&name, &PatchParams::default(), &patch).await
+            };
+            match written {
+                Ok(_) => drop(acknowledged.insert(name, number)),
+                Err(kube::Error::Api(status)) if status.code == 403 => refused += 1,
+                Err(error) => panic!("neither written nor refused: {error}"),
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    (acknowledged, refused)
+}
+
+/// Creates objects and deletes every second one, until it is told to stop: what must exist, and what must not.
+async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String, bool> {
+    let (api, mut exists) = (stage.api(&stage.old), BTreeMap::new());
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let name = format!("made-{number}");
+        let mut widget = stage.old.widget("v1", &name);
+        widget.metadata.namespace = Some(stage.name.clone());
+        if api.create(&PostParams::default(), &widget).await.is_ok() {
+            exists.insert(name.clone(), true);
+        }
+        if number % 2 == 1 && exists.contains_key(&name) {
+            let deleted = api.delete(&name, &DeleteParams::default()).await.is_ok();
+            exists.insert(name, !deleted);
+        }
+        number += 1;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    exists
+}
+
+#[tokio::test]
+async fn every_acknowledged_write_is_in_the_target() {
+    let stage = Stage::new("writers", OBJECTS).await;
+    let alpha: Api<DynamicObject> =
+        Api::namespaced_with(stage.client.clone(), &stage.name, &stage.old.resource("v1alpha1"));
+    let mut spec = stage.spec();
+    spec["mappings"][0]["status"] = json!("Copy");
+    spec["freeze"]["drain"] = json!("3s");
+    let stop = AtomicBool::new(false);
+    let migrated = async {
+        let ended = stage.run(spec).await;
+        stop.store(true, Ordering::Relaxed);
+        ended
+    };
+    let api = stage.api(&stage.old);
+    let (ended, main, status, other, made) = tokio::join!(
+        migrated,
+        write(&api, |number| json!({"spec": {"size": number}}), false, &stop),
+        write(&api, |number| json!({"status": {"ready": number}}), true, &stop),
+        write(
+            &alpha,
+            |number| json!({"spec": {"payload": number.to_string()}}),
+            false,
+            &stop
+        ),
+        create_and_delete(&stage, &stop),
+    );
+    assert_eq!(ended, Ended::Done);
+    assert_eq!(stage.phase().await, DatastorePhase::Complete);
+    for (acknowledged, refused) in [&main, &status, &other] {
+        assert_eq!(
+            acknowledged.len(),
+            OBJECTS,
+            "every object was written before the freeze"
+        );
+        assert!(*refused > 0, "writers were refused during it");
+    }
+    let targets = stage.all(&stage.new).await;
+    let target = |name: &str| {
+        let named = |object: &&DynamicObject| object.metadata.name.as_deref() == Some(name);
+        targets.iter().find(named).map(|object| &object.data)
+    };
+    for name in main.0.keys() {
+        let target = target(name).unwrap();
+        let expected = (main.0[name], status.0[name], other.0[name].to_string());
+        let found = (
+            target["spec"]["size"].as_i64().unwrap(),
+            target["status"]["ready"].as_i64().unwrap(),
+            target["spec"]["payload"].as_str().unwrap().to_owned(),
+        );
+        assert_eq!(found, expected, "{name}");
+    }
+    for (name, exists) in made {
+        assert_eq!(target(&name).is_some(), exists, "{name}");
+    }
+}
