@@ -1,6 +1,6 @@
 //! What can go wrong while a migration is carried out. All of it is tried again.
 
-use exuvia_write::{Redacted, brief};
+use exuvia_write::{ErrorClass, Redacted, brief};
 
 /// What made a step fail. The step is tried again; nothing is given up because of it.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,8 @@ pub enum Error {
         objects: u64,
         /// What the first one said.
         first: Redacted,
+        /// Whether some of their writes may still take effect.
+        ambiguous: bool,
     },
     /// The spec cannot be carried out as it is.
     #[error("{0}")]
@@ -38,4 +40,17 @@ pub enum Error {
     /// What was decided no longer fits what is there: look again, and decide again.
     #[error("{0}: the next try looks again")]
     Changed(&'static str),
+}
+
+impl Error {
+    /// Whether a write that failed may still take effect: its answer was lost.
+    pub(crate) fn may_take_effect(&self) -> bool {
+        match self {
+            Self::Write(error) => error.class() == ErrorClass::Ambiguous,
+            Self::Freeze(error) => error.class() == ErrorClass::Ambiguous,
+            Self::Route(crate::route::Error::Write(error)) => error.class() == ErrorClass::Ambiguous,
+            Self::Unfinished { ambiguous, .. } => *ambiguous,
+            _ => false,
+        }
+    }
 }

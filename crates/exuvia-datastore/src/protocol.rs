@@ -13,11 +13,10 @@ use exuvia_api::{DatastorePhase, datastore_reason as reason};
 pub use exuvia_runtime::machine::NextStep;
 
 pub use self::observed::{
-    Checked, Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route, Seen,
-    Tried, Verified, Waits, Wants,
+    Checked, Clones, Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route,
+    Seen, Tried, Verified, Waits, Wants,
 };
-pub use self::rules::RULES;
-pub(crate) use self::rules::cleanup;
+pub use self::rules::{RULES, cleanup};
 pub use self::steps::{Step, StepKind};
 
 /// What is next for a migration.
@@ -48,14 +47,12 @@ pub enum Stage {
 
 impl Stage {
     /// The stage that follows from what is on record.
-    pub fn of(observed: &Observed) -> Self {
-        match observed.record.phase {
+    pub fn from_record(record: &Record) -> Self {
+        match record.phase {
             DatastorePhase::Pending
             | DatastorePhase::WaitingForConflictResolution
             | DatastorePhase::Failed => Self::Idle,
-            DatastorePhase::Migrating
-                if observed.record.undo.is_some() || observed.record.deletion != Deletion::No =>
-            {
+            DatastorePhase::Migrating if record.undo.is_some() || record.deletion != Deletion::No => {
                 Self::Undoing
             }
             DatastorePhase::Migrating => Self::Moving,
@@ -95,7 +92,7 @@ impl Undo {
         Self::Interrupted,
     ];
 
-    /// The phase that follows.
+    /// The phase that follows, unless it happens too often ([`MAX_RETREATS`]).
     pub fn then(self) -> DatastorePhase {
         match self {
             Self::MaxDuration | Self::PolicyRemoved | Self::RouteContested | Self::VerifyFailed => {
@@ -147,6 +144,10 @@ pub enum Hold {
 /// How often the APIService may come back before the migration gives up.
 pub const MAX_ROUTE_RETURNS: u8 = 3;
 
+/// How often everything is undone before the migration waits for somebody to ask: a freeze that fails again and again for
+/// the same reason helps nobody.
+pub const MAX_RETREATS: u8 = 3;
+
 /// How often objects that were written during the copy are copied again before the migration gives up.
 pub const MAX_COPIES: u8 = 3;
 
@@ -157,7 +158,7 @@ pub fn next(observed: &Observed) -> Next {
 
 /// The next step if one rule, by its index, were not there: for the check that none is there for nothing.
 pub fn next_without(observed: &Observed, left_out: Option<usize>) -> Next {
-    let stage = Stage::of(observed);
+    let stage = Stage::from_record(&observed.record);
     RULES
         .iter()
         .enumerate()

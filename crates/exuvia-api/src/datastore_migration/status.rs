@@ -40,6 +40,9 @@ pub struct DatastoreMigrationStatus {
     /// Why everything is being undone. It survives a crash, so that an undo is never left half done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<UndoState>,
+    /// How often everything was undone since somebody last asked for it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retreats: i32,
     /// What was changed on the way and comes back if the migration is undone.
     #[serde(default, skip_serializing_if = "is_default")]
     pub saved: SavedState,

@@ -263,6 +263,7 @@ pub(super) fn held_by<T>(faults: &[Fault]) -> Attempt<T> {
         return Err(Error::Unfinished {
             objects: 1,
             first: unknown.message(),
+            ambiguous: false,
         });
     }
     let first = faults.first();
@@ -280,6 +281,10 @@ pub(crate) fn all_looked_at(report: &exuvia_sweep::SweepReport) -> Result<(), Er
     Err(Error::Unfinished {
         objects: unfinished,
         first: first.map_or_else(|| "not known".into(), |failure| failure.message.clone()),
+        ambiguous: report
+            .failures
+            .by_class
+            .contains_key(exuvia_write::ErrorClass::Ambiguous.as_str()),
     })
 }
 

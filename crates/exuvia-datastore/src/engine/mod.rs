@@ -21,6 +21,7 @@ use kube::{Api, Client, Config};
 pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::Findings;
+use crate::freeze::WRITE_ENDS_WITHIN;
 use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
 
 /// After the first undo that is followed by another try.
@@ -51,7 +52,17 @@ pub struct Engine {
     flags_set_at: Option<Instant>,
     /// Our policies as they were when every API server refused: another one of the same name is not the same lock.
     locks_probed: Vec<(String, String, Option<i64>)>,
-    flags_restored: bool,
+    /// When every API server was last seen to refuse: what began before may end later.
+    probed_at: Option<Instant>,
+    /// The APIService as it was when the target CRDs answered everywhere: another one is another route.
+    routed_by: Option<String>,
+    /// Whether all clones answer, as far as this process made them.
+    clones_ready: bool,
+    /// Until when a write may take effect that nobody waits for any more. `None`: it is not known yet whether there is one.
+    unsettled_until: Option<Instant>,
+    is_first_look: bool,
+    /// For how long a write may take effect after it was sent.
+    writes_end_within: Duration,
     /// How often in a row everything was undone and tried again, and when the next try may begin.
     undone: u32,
     not_before: Option<Instant>,
@@ -99,7 +110,12 @@ impl Engine {
             can_count: true,
             flags_set_at: None,
             locks_probed: Vec::new(),
-            flags_restored: false,
+            probed_at: None,
+            routed_by: None,
+            clones_ready: false,
+            unsettled_until: None,
+            is_first_look: true,
+            writes_end_within: WRITE_ENDS_WITHIN,
             undone: 0,
             not_before: None,
             blockers: Vec::new(),
@@ -112,6 +128,14 @@ impl Engine {
     #[must_use]
     pub fn controlled_by(mut self, control: Control) -> Self {
         self.control = control;
+        self
+    }
+
+    /// For how long a write may take effect after it was sent: 34 s by default. A process that follows another one waits for
+    /// so long before it believes what it sees. Less is for tests, whose processes leave nothing under way.
+    #[must_use]
+    pub fn writes_end_within(mut self, time: Duration) -> Self {
+        self.writes_end_within = time;
         self
     }
 
@@ -183,7 +207,11 @@ impl Machine for Engine {
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
         self.message = None;
-        self.carry_out_step(step).await?;
+        let carried_out = self.carry_out_step(step).await;
+        if carried_out.as_ref().is_err_and(Error::may_take_effect) {
+            self.unsettled_until = Some(Instant::now() + self.writes_end_within);
+        }
+        carried_out?;
         Ok(None)
     }
 

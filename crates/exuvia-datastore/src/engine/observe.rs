@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use exuvia_api::{
     DATASTORE_FINALIZER, DATASTORE_LABEL, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase,
-    RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
+    FlagSide, RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
 };
+use exuvia_write::ErrorClass;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -19,8 +20,8 @@ use crate::Error;
 use crate::copy::FIELD_MANAGER;
 use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
 use crate::protocol::{
-    Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage, Undo,
-    Verified, Wants,
+    Clones as CloneState, Copied, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route,
+    Stage, Undo, Wants,
 };
 use crate::route::{self, Clones};
 
@@ -37,15 +38,24 @@ impl Engine {
         let deletion = self.deletion().await?;
         self.clock.ask(&self.client).await;
         let record = self.read_record(deletion);
+        if std::mem::take(&mut self.is_first_look) && record.has_finalizer {
+            // A former process may have left writes under way.
+            self.unsettled_until = Some(Instant::now() + self.writes_end_within);
+        }
+        let unsettled = self
+            .unsettled_until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        self.seen.unsettled = unsettled.filter(|left| !left.is_zero());
         self.observed = Observed {
             record,
             wants: self.wants(),
             locks: Locks::default(),
             seen: self.seen.clone(),
         };
-        let stage = Stage::of(&self.observed);
+        let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
-        if self.work.is_some() || deletion != Deletion::No {
+        let is_waiting = self.observed.record.phase == DatastorePhase::WaitingForConflictResolution;
+        if self.work.is_some() || deletion != Deletion::No || is_waiting {
             let locks = self.locks(stage).await?;
             self.observed.wants.route = self.wants_route(locks.route);
             self.observed.locks = locks;
@@ -86,13 +96,18 @@ impl Engine {
                 // One that a later version wrote is undone all the same.
                 Undo::from_reason(&undo.reason).unwrap_or(Undo::Refused)
             }),
-            retry_asked: phase == DatastorePhase::Failed && is_asked,
+            retry_asked: is_asked
+                && matches!(
+                    phase,
+                    DatastorePhase::Failed | DatastorePhase::WaitingForConflictResolution
+                ),
             frozen_for: status.frozen_at.as_ref().map(|since| self.clock.since(since.0)),
             frozen: is_true(&status, condition::FROZEN),
             routed: is_true(&status, condition::ROUTED),
             flags_saved: status.saved.flags.len() == self.migration.spec.freeze.flags.len(),
             route_saved: !status.saved.api_service.is_null(),
             route_returned: u8::try_from(status.saved.api_service_returned).unwrap_or(u8::MAX),
+            retreats: u8::try_from(status.retreats).unwrap_or(u8::MAX),
         }
     }
 
@@ -110,7 +125,7 @@ impl Engine {
 
     /// An APIService is to be removed if it has a backend, or if it had one that is on record.
     fn wants_route(&self, now: Route) -> bool {
-        let is_given = self.work.as_ref().is_some_and(|work| work.route.is_some());
+        let is_given = !self.migration.spec.cutover.api_service.is_empty();
         is_given && (now == Route::Backend || self.observed.record.route_saved)
     }
 
@@ -163,20 +178,40 @@ impl Engine {
     async fn locks(&mut self, stage: Stage) -> Result<Locks, Error> {
         if stage == Stage::Idle {
             return Ok(Locks {
-                clones: self.observed.record.has_finalizer && self.has_clones().await?,
+                clones: self.clone_state().await?,
                 route: self.route().await?,
                 ..Locks::default()
             });
         }
-        let (policy, shield) = self.policy(stage).await?;
+        let (policy, shield) = self.policy().await?;
         Ok(Locks {
             policy,
             shield,
             flags: self.flags(stage).await?,
             guard: self.guard(stage).await?,
             route: self.route().await?,
-            clones: stage == Stage::Undoing && self.has_clones().await?,
+            clones: CloneState::Absent,
+            source: self.has_source().await?,
         })
+    }
+
+    /// Whether a CRD of the source is left: only a clean-up wants to know.
+    async fn has_source(&self) -> Result<bool, Error> {
+        let Some(work) = self
+            .work
+            .as_ref()
+            .filter(|_| self.observed.record.deletion != Deletion::No)
+        else {
+            return Ok(false);
+        };
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for kind in work.mover.kinds.sources() {
+            let found = crds.get_metadata_opt(&kind.name()).await?;
+            if found.is_some_and(|crd| crd.metadata.uid.as_deref() == Some(kind.crd_uid.as_str())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// They are known by the migration's uid alone: what is left of them is found whatever became of the spec.
@@ -185,23 +220,25 @@ impl Engine {
         Clones::new(self.client.clone(), writer, self.servers.clone(), &self.uid)
     }
 
-    async fn has_clones(&self) -> Result<bool, Error> {
-        Ok(self.clones().exist().await?)
+    async fn clone_state(&self) -> Result<CloneState, Error> {
+        if !self.observed.record.has_finalizer || !self.clones().exist().await? {
+            return Ok(CloneState::Absent);
+        }
+        Ok(if self.clones_ready {
+            CloneState::Ready
+        } else {
+            CloneState::Partial
+        })
     }
 
     /// Our policies, and whether the shield is up.
-    async fn policy(&self, stage: Stage) -> Result<(Policy, bool), Error> {
+    async fn policy(&self) -> Result<(Policy, bool), Error> {
         let Some(work) = &self.work else {
             return Ok((Policy::Absent, false));
         };
         if !self.migration.spec.freeze.admission {
-            let satisfied = match stage {
-                Stage::Moving => Policy::Frozen,
-                Stage::After => Policy::Converged,
-                Stage::Idle | Stage::Undoing => Policy::Absent,
-            };
             let shield = work.freeze.observe(Form::Converged, true).await?;
-            return Ok((satisfied, stands(&shield, Part::Shield)));
+            return Ok((Policy::NotWanted, stands(&shield, Part::Shield)));
         }
         let frozen = work.freeze.observe(Form::Frozen, true).await?;
         let shield = stands(&frozen, Part::Shield);
@@ -224,28 +261,32 @@ impl Engine {
     }
 
     async fn flags(&self, stage: Stage) -> Result<Flags, Error> {
-        let flags = &self.migration.spec.freeze.flags;
-        let thawed = match stage {
-            Stage::Moving => Flags::Frozen,
-            Stage::Undoing | Stage::Idle => Flags::Thawed,
-            Stage::After => Flags::TargetThawed,
-        };
-        if flags.is_empty() || (stage != Stage::Moving && self.flags_restored) {
-            return Ok(thawed);
+        let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
+        let mut flags = Flags::default();
+        for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
+            let saved = saved
+                .iter()
+                .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
+            let now = match read_flag(&self.client, flag).await {
+                Ok(now) => now,
+                // On the way to the commit a flag must be there. Afterwards one that is gone holds nobody.
+                Err(error) if stage != Stage::Moving && is_gone(&error) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let is_frozen = now.value.as_ref() == Some(&flag.frozen);
+            flags.to_set |= !is_frozen;
+            let Some(saved) = saved else {
+                continue;
+            };
+            let before = Some(&saved.value).filter(|value| !value.is_null());
+            flags.changed |= !is_frozen && now.value.as_ref() != before;
+            let held = is_frozen && before != Some(&flag.frozen) && now.uid == saved.uid;
+            match flag.side {
+                FlagSide::Source => flags.source_held |= held,
+                FlagSide::Target => flags.target_held |= held,
+            }
         }
-        if stage != Stage::Moving {
-            return Ok(Flags::Frozen);
-        }
-        let mut frozen = 0;
-        for flag in flags {
-            let now = read_flag(&self.client, flag).await?;
-            frozen += usize::from(now.value.as_ref() == Some(&flag.frozen));
-        }
-        Ok(if frozen == flags.len() {
-            Flags::Frozen
-        } else {
-            Flags::Partial
-        })
+        Ok(flags)
     }
 
     async fn guard(&self, stage: Stage) -> Result<Guard, Error> {
@@ -274,11 +315,27 @@ impl Engine {
         })
     }
 
-    async fn route(&self) -> Result<Route, Error> {
-        let Some(route) = self.work.as_ref().and_then(|work| work.route.as_ref()) else {
+    /// The way to the target group. A name that is not one of an APIService is the check's matter.
+    pub(super) fn route_handle(&self) -> Option<route::Route> {
+        let name = self.migration.spec.cutover.api_service.as_str();
+        let writer = self.writer.acting_as(FIELD_MANAGER);
+        Some(name)
+            .filter(|name| !name.is_empty())
+            .and_then(|name| route::Route::new(self.client.clone(), writer, self.servers.clone(), name).ok())
+    }
+
+    /// Who answers, and the APIService by which it does.
+    async fn route(&mut self) -> Result<Route, Error> {
+        let Some(route) = self.route_handle() else {
             return Ok(Route::Crds);
         };
-        Ok(match route.observe().await? {
+        let now = route.observe().await?;
+        if self.routed_by.as_deref().is_some_and(|by| by != uid_of(&now)) {
+            // What was asked and read before may have been another server's.
+            self.routed_by = None;
+            self.seen.routed_everywhere = false;
+        }
+        Ok(match now {
             route::Observed::Backend(_) => Route::Backend,
             _ => Route::Crds,
         })
@@ -286,17 +343,12 @@ impl Engine {
 
     /// Policies that are not the ones that were probed are not the lock under which objects were copied.
     async fn notice_other_locks(&mut self) -> Result<(), Error> {
-        if self.locks_probed.is_empty() || Stage::of(&self.observed) != Stage::Moving {
+        if self.locks_probed.is_empty() || Stage::from_record(&self.observed.record) != Stage::Moving {
             return Ok(());
         }
         if self.our_locks().await? != self.locks_probed {
             self.locks_probed.clear();
             self.seen.denies = Denies::NotYet;
-            self.seen.drained = Drained::NotYet;
-            self.seen.verified = Verified::No;
-            if self.seen.copied == Copied::Yes {
-                self.seen.copied = Copied::No;
-            }
         }
         Ok(())
     }
@@ -329,6 +381,19 @@ impl Engine {
         locks.sort();
         Ok(locks)
     }
+}
+
+/// The APIService as it is now: another uid is another one.
+pub(super) fn uid_of(observed: &route::Observed) -> &str {
+    match observed {
+        route::Observed::Absent => "",
+        route::Observed::Local { object, .. } => object.metadata.uid.as_deref().unwrap_or_default(),
+        route::Observed::Backend(backend) => backend.object().metadata.uid.as_deref().unwrap_or_default(),
+    }
+}
+
+pub(super) fn is_gone(error: &crate::freeze::Error) -> bool {
+    matches!(error.class(), ErrorClass::Gone | ErrorClass::Missing)
 }
 
 fn is_true(status: &DatastoreMigrationStatus, type_: &str) -> bool {

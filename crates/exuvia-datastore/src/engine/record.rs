@@ -100,12 +100,14 @@ impl Engine {
     /// Puts on record that everything is undone: nothing is locked, and what was saved is back in its place.
     pub(super) async fn record_undone(&mut self) -> Result<(), Error> {
         let blockers = self.blockers.clone();
+        let after = self.observed.record.undone();
         self.record(|status, migration| {
             let undo = status.undo.take().unwrap_or_default();
             if undo.reason == Undo::Refused.reason() {
                 status.blockers.clone_from(&blockers);
             }
-            status.phase = Some(undo.then);
+            status.phase = Some(after.phase);
+            status.retreats = i32::from(after.retreats);
             status.observed_generation = migration.metadata.generation;
             status.started_at = None;
             status.frozen_at = None;
@@ -115,7 +117,7 @@ impl Engine {
                     conditions::remove(&mut status.conditions, stage);
                 }
             }
-            let failed = undo.then == DatastorePhase::Failed;
+            let failed = after.phase == DatastorePhase::Failed;
             status.message = if failed {
                 format!("everything was undone: {}", undo.message)
             } else {

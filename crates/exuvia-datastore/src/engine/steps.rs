@@ -6,7 +6,7 @@ use exuvia_api::{
     CleanupSource, DATASTORE_FINALIZER, DatastorePhase, FlagSide, RETRY_ANNOTATION,
     datastore_condition as condition,
 };
-use exuvia_write::{Finalizer, Name, Redacted, redacted};
+use exuvia_write::{Finalizer, Name, Redacted, conditions, redacted};
 use kube::Api;
 use kube::api::DynamicObject;
 
@@ -15,13 +15,14 @@ use super::work::Work;
 use crate::Error;
 use crate::check;
 use crate::copy::Findings;
+use crate::engine::observe::{is_gone, uid_of};
 use crate::freeze::{
     Drain, Drained as DrainState, FlagGoal, Form, WRITE_ENDS_WITHIN, freeze_flag, read_flag, restore_flag,
     save_flag,
 };
 use crate::kinds::Kind;
 use crate::owners::Dependents;
-use crate::protocol::{Checked, Copied, Denies, Drained, Seen, Step, Tried, Verified, Waits, cleanup};
+use crate::protocol::{Checked, Copied, Denies, Drained, Seen, Stage, Step, Tried, Verified, Waits, cleanup};
 use crate::route::{Alias, Removed};
 use crate::{references, source, waits};
 
@@ -49,7 +50,10 @@ impl Engine {
                 Ok(())
             }
             Step::MakeClones => self.make_clones().await,
-            Step::RemoveClones => Ok(self.clones().remove().await?),
+            Step::RemoveClones => {
+                self.clones_ready = false;
+                Ok(self.clones().remove().await?)
+            }
             Step::Try => {
                 let found = self.try_objects().await?;
                 self.seen.tried = self.judge(&found);
@@ -86,7 +90,7 @@ impl Engine {
                 self.record_stage(condition::FROZEN, message, |_| {}).await
             }
             Step::SaveRoute => self.save_route().await,
-            Step::Shield => Ok(self.work()?.freeze.set(Form::Frozen, true).await?),
+            Step::Shield => self.shield().await,
             Step::RemoveRoute => self.remove_route().await,
             Step::AwaitRoute => self.await_route().await,
             Step::RecordRouted => {
@@ -116,6 +120,7 @@ impl Engine {
             Step::Undo(undo) => self.record_undo(undo).await,
             Step::UndoTargets => self.undo_targets().await,
             Step::UndoRoute => self.undo_route().await,
+            Step::AwaitBackend => self.await_backend().await,
             Step::UndoFlags => self.undo_flags().await,
             Step::UndoLocks => Ok(self.work()?.freeze.remove().await?),
             Step::EndUndo => self.end_undo().await,
@@ -152,7 +157,9 @@ impl Engine {
         let work = self.work()?;
         let targets = work.mover.kinds.targets().into_iter();
         let targets: Vec<_> = targets.map(|kind| kind.resource.clone()).collect();
-        Ok(work.clones.ensure(&targets).await?)
+        work.clones.ensure(&targets).await?;
+        self.clones_ready = true;
+        Ok(())
     }
 
     /// Tries every object: at its target, or at a clone of it where another API server answers for the target.
@@ -188,6 +195,7 @@ impl Engine {
         // The phase first: what somebody asked for is not forgotten before it is done.
         self.record(|status, migration| {
             status.phase = Some(DatastorePhase::Pending);
+            status.retreats = 0;
             status.observed_generation = migration.metadata.generation;
         })
         .await?;
@@ -225,10 +233,21 @@ impl Engine {
         Ok(())
     }
 
+    /// What a flag had before is saved once. One that somebody has changed since, before it was set, is saved again.
     async fn save_flags(&mut self) -> Result<(), Error> {
+        let before = self.migration.status.clone().unwrap_or_default().saved.flags;
         let mut saved = Vec::new();
         for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
-            saved.push(save_flag(index, &read_flag(&self.client, flag).await?));
+            let now = read_flag(&self.client, flag).await?;
+            let known = before
+                .iter()
+                .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
+            saved.push(match known {
+                Some(known) if now.value.as_ref() == Some(&flag.frozen) && now.uid == known.uid => {
+                    known.clone()
+                }
+                _ => save_flag(index, &now),
+            });
         }
         self.record(|status, _| status.saved.flags.clone_from(&saved))
             .await
@@ -239,25 +258,42 @@ impl Engine {
         for (flag, saved) in self.migration.spec.freeze.flags.iter().zip(&saved) {
             freeze_flag(&self.client, &self.writer, flag, saved).await?;
         }
-        self.flags_restored = false;
         self.flags_set_at.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    /// The shield must be up on every API server, or one of them lets the garbage collector pass.
+    async fn shield(&mut self) -> Result<(), Error> {
+        let freeze = &self.work()?.freeze;
+        freeze.set(Form::Frozen, true).await?;
+        if freeze.probe(Form::Frozen, true).await?.all_asked_deny() {
+            self.seen.shielded = true;
+        } else {
+            tokio::time::sleep(BETWEEN_PROBES).await;
+        }
         Ok(())
     }
 
     async fn probe(&mut self) -> Result<(), Error> {
         if !self.migration.spec.freeze.admission {
-            self.seen.denies = Denies::All;
+            self.seen.probed();
             return Ok(());
         }
+        let form = match Stage::from_record(&self.observed.record) {
+            Stage::After => Form::Converged,
+            _ => Form::Frozen,
+        };
         let before = self.our_locks().await?;
         let probed = self
             .work()?
             .freeze
-            .probe(Form::Frozen, self.observed.locks.shield)
+            .probe(form, self.observed.locks.shield)
             .await?;
-        if probed.all_asked_deny() {
+        // The same policies before and after: what was asked in between was about these.
+        if probed.all_asked_deny() && self.our_locks().await? == before {
             self.locks_probed = before;
-            self.seen.denies = Denies::All;
+            self.probed_at = Some(Instant::now());
+            self.seen.probed();
             return Ok(());
         }
         if let Some((server, why)) = probed.not_yet().next() {
@@ -274,12 +310,16 @@ impl Engine {
     async fn drain(&mut self) -> Result<(), Error> {
         let how = Drain::parse(&self.migration.spec.freeze.drain)
             .map_err(|error| Error::Invalid(error.to_string()))?;
-        if !self.migration.spec.freeze.admission {
+        let is_after = Stage::from_record(&self.observed.record) == Stage::After;
+        if is_after || !self.migration.spec.freeze.admission {
             let patience = match how {
                 Drain::Auto => WRITE_ENDS_WITHIN,
                 Drain::Fixed(time) => time,
             };
-            let since = *self.flags_set_at.get_or_insert_with(Instant::now);
+            let since = match self.probed_at.filter(|_| is_after) {
+                Some(probed_at) => probed_at,
+                None => *self.flags_set_at.get_or_insert_with(Instant::now),
+            };
             let left = patience.saturating_sub(since.elapsed());
             self.seen.drained = if left.is_zero() {
                 Drained::Yes
@@ -367,9 +407,10 @@ impl Engine {
     async fn await_route(&mut self) -> Result<(), Error> {
         let work = self.work()?;
         let Some(route) = &work.route else {
-            self.seen.routed_everywhere = true;
+            self.seen.routed();
             return Ok(());
         };
+        let by = uid_of(&route.observe().await?).to_owned();
         let aliases = work.mover.aliases.iter();
         let aliases: Vec<Alias> = aliases
             .take(1)
@@ -381,8 +422,9 @@ impl Engine {
             })
             .collect();
         let answers = route.answered_by_crds(&routed_kinds(work), &aliases).await?;
-        if answers.all_by_crds() {
-            self.seen.routed_everywhere = true;
+        if answers.all_by_crds() && uid_of(&route.observe().await?) == by {
+            self.routed_by = Some(by);
+            self.seen.routed();
             return Ok(());
         }
         let is_stale = answers.is_discovery_stale();
@@ -399,7 +441,6 @@ impl Engine {
         if self.seen.verified == Verified::SourceMoved {
             self.seen.copies = self.seen.copies.saturating_add(1);
         }
-        self.seen.own_targets = None;
         let found = self.work()?.mover.copy_all().await?;
         self.seen.verified = Verified::No;
         self.seen.copied = match self.judge(&found) {
@@ -435,19 +476,30 @@ impl Engine {
         Ok(())
     }
 
-    /// The commit. Right before it: the policies are those under which everything was copied, and every API server refuses.
+    /// The commit. Right before it: the policies are those under which everything was copied, every API server refuses, the
+    /// flags are set and the target CRDs answer.
     async fn commit(&mut self) -> Result<(), Error> {
+        let how = Drain::parse(&self.migration.spec.freeze.drain)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
         if self.migration.spec.freeze.admission {
-            let how = Drain::parse(&self.migration.spec.freeze.drain)
-                .map_err(|error| Error::Invalid(error.to_string()))?;
             let still_drained = self.work()?.freeze.drained(how).await?.is_over();
             if !still_drained || self.our_locks().await? != self.locks_probed {
                 self.locks_probed.clear();
                 self.seen.denies = Denies::NotYet;
-                self.seen.drained = Drained::NotYet;
-                self.seen.copied = Copied::No;
-                self.seen.verified = Verified::No;
                 return Ok(());
+            }
+        }
+        if let Some(route) = self.route_handle().filter(|_| self.observed.wants.route) {
+            let now = route.observe().await?;
+            if self.routed_by.as_deref() != Some(uid_of(&now)) {
+                self.routed_by = None;
+                self.seen.routed_everywhere = false;
+                return Ok(());
+            }
+        }
+        for flag in &self.migration.spec.freeze.flags {
+            if read_flag(&self.client, flag).await?.value.as_ref() != Some(&flag.frozen) {
+                return Ok(()); // the next look decides what that means
             }
         }
         let now = self.now().await;
@@ -471,7 +523,6 @@ impl Engine {
         }
         self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Target)
             .await?;
-        self.flags_restored = true;
         self.work()?.freeze.stop_counting().await?;
         Ok(())
     }
@@ -483,7 +534,11 @@ impl Engine {
                 .ok()
                 .and_then(|index| self.migration.spec.freeze.flags.get(index));
             if let Some(flag) = flag.filter(|flag| which(flag.side)) {
-                restore_flag(&self.client, &self.writer, flag, saved, goal).await?;
+                match restore_flag(&self.client, &self.writer, flag, saved, goal).await {
+                    // An object that is gone holds nobody.
+                    Err(error) if is_gone(&error) => {}
+                    restored => drop(restored?),
+                }
             }
         }
         Ok(())
@@ -523,6 +578,7 @@ impl Engine {
                     first: first
                         .or(unseen)
                         .unwrap_or_else(|| "dependents still name the source".into()),
+                    ambiguous: false,
                 });
             }
             if let Some(unseen) = unseen {
@@ -554,7 +610,37 @@ impl Engine {
                 )
             });
         }
-        self.seen.own_targets = Some(self.work()?.mover.own_targets().await?);
+        let work = self.work()?;
+        if work.mover.own_targets().await? {
+            return Err(Error::Changed("some targets are still being deleted"));
+        }
+        // The old backend would have answered that none is left.
+        if let Some(route) = &work.route
+            && self.observed.wants.route
+            && self.routed_by.as_deref() != Some(uid_of(&route.observe().await?))
+        {
+            self.routed_by = None;
+            self.seen.routed_everywhere = false;
+            return Ok(());
+        }
+        self.record(|status, _| {
+            conditions::remove(&mut status.conditions, condition::ROUTED);
+        })
+        .await
+    }
+
+    async fn await_backend(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let Some(route) = &work.route else {
+            self.seen.backend_everywhere = true;
+            return Ok(());
+        };
+        let answers = route.answered_by_crds(&routed_kinds(work), &[]).await?;
+        if answers.all_by_backend() {
+            self.seen.backend_everywhere = true;
+        } else {
+            tokio::time::sleep(BETWEEN_PROBES).await;
+        }
         Ok(())
     }
 
@@ -567,9 +653,7 @@ impl Engine {
     }
 
     async fn undo_flags(&mut self) -> Result<(), Error> {
-        self.restore_flags(FlagGoal::Undo, |_| true).await?;
-        self.flags_restored = true;
-        Ok(())
+        self.restore_flags(FlagGoal::Undo, |_| true).await
     }
 
     async fn end_undo(&mut self) -> Result<(), Error> {
@@ -583,6 +667,8 @@ impl Engine {
         self.counting_since = None;
         self.flags_set_at = None;
         self.locks_probed.clear();
+        self.probed_at = None;
+        self.routed_by = None;
         Ok(())
     }
 
@@ -597,9 +683,6 @@ impl Engine {
                 self.work()?.freeze.remove().await?;
             }
             CleanupSource::DeleteCrds => {
-                if !self.source_is_locked().await? {
-                    return Ok(());
-                }
                 // PITFALLS D22: those that were made since the commit would be collected with the source.
                 self.rewrite_dependents().await?;
                 let converged_at = self.migration.status.clone().unwrap_or_default().converged_at;
@@ -616,23 +699,6 @@ impl Engine {
         }
         self.seen.cleaned = Some(true);
         Ok(())
-    }
-}
-
-impl Engine {
-    /// Whether nobody can make or change a source any more: what is looked at and deleted must be the same objects.
-    async fn source_is_locked(&mut self) -> Result<bool, Error> {
-        let work = self.work()?;
-        if !self.migration.spec.freeze.admission || work.mover.kinds.sources().is_empty() {
-            return Ok(true);
-        }
-        work.freeze.set(Form::Converged, false).await?;
-        let probed = work.freeze.probe(Form::Converged, false).await?;
-        if probed.all_asked_deny() {
-            return Ok(true);
-        }
-        tokio::time::sleep(BETWEEN_PROBES).await;
-        Ok(false)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exuvia_api::{CleanupSource, DatastorePhase};
 
-use super::Undo;
+use super::{MAX_RETREATS, Undo};
 
 /// Everything that decides about the next step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,14 +36,51 @@ pub struct Record {
     pub frozen_for: Option<Duration>,
     /// Whether it is on record that the source was frozen and drained.
     pub frozen: bool,
-    /// Whether it is on record that the target CRDs answered for their group: from then on targets may exist.
+    /// Whether it is on record that the target CRDs answered for their group: from then on targets may exist, until an undo
+    /// has found none of them left.
     pub routed: bool,
-    /// Whether the values of the flags from before are on record.
+    /// Whether the values of the flags from before are on record. True if the spec has no flags.
     pub flags_saved: bool,
     /// Whether the APIService from before is on record.
     pub route_saved: bool,
-    /// How often the APIService came back.
+    /// How often another APIService was there than the one on record: somebody put it back. It is counted, and the new one put
+    /// on record, in one write before it is removed.
     pub route_returned: u8,
+    /// How often everything was undone since somebody last asked it to begin.
+    pub retreats: u8,
+}
+
+impl Record {
+    /// The record after everything is undone, to be written at once. The next attempt saves the flags and the APIService as
+    /// they are then, and only what is asked from now on counts as a wish to retry.
+    #[must_use]
+    pub fn undone(&self) -> Self {
+        let retreats = self.retreats.saturating_add(1);
+        let phase = match self.undo {
+            Some(undo) if retreats < MAX_RETREATS => undo.then(),
+            Some(_) => DatastorePhase::Failed,
+            // An abort: all that is left is the finalizer.
+            None => DatastorePhase::Pending,
+        };
+        Self {
+            deletion: self.deletion,
+            has_finalizer: self.has_finalizer,
+            phase,
+            retreats,
+            ..Self::default()
+        }
+    }
+
+    /// The record after somebody asked for another attempt.
+    #[must_use]
+    pub fn restarted(&self) -> Self {
+        Self {
+            phase: DatastorePhase::Pending,
+            retry_asked: false,
+            retreats: 0,
+            ..self.clone()
+        }
+    }
 }
 
 /// Whether somebody deletes the `DatastoreMigration`.
@@ -67,7 +104,8 @@ pub struct Wants {
     pub hold: bool,
     /// How long the freeze may last.
     pub max_duration: Option<Duration>,
-    /// Whether an APIService is to be removed.
+    /// Whether an APIService is to be removed: the spec names one, and it is there or on record. Without one there is nothing
+    /// to remove and nothing to restore.
     pub route: bool,
     /// What becomes of the source in the end.
     pub cleanup: CleanupSource,
@@ -82,20 +120,24 @@ pub struct Locks {
     pub flags: Flags,
     /// What counts writes that are under way.
     pub guard: Guard,
-    /// Whether the garbage collector is kept away from dependents.
+    /// Whether the policy is there that keeps the garbage collector away from dependents.
     pub shield: bool,
     /// Who answers for the target group.
     pub route: Route,
-    /// Whether copies of the target CRDs are there, for trying.
-    pub clones: bool,
+    /// Copies of the target CRDs, for trying.
+    pub clones: Clones,
+    /// Whether a CRD of the source is left.
+    pub source: bool,
 }
 
 /// Our policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// None of them is there, or the spec wants none.
+    /// None of them is there.
     #[default]
     Absent,
+    /// The spec wants none, and none is there.
+    NotWanted,
     /// Some are there and some not, or somebody changed one.
     Partial,
     /// They refuse writes to the source and to the targets.
@@ -104,18 +146,29 @@ pub enum Policy {
     Converged,
 }
 
-/// The flags of the spec.
+/// The flags of the spec. A flag that somebody had frozen before is frozen, and is not held: two facts, so two fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Flags {
-    /// There are none, or all of them are as they were before.
+pub struct Flags {
+    /// Some flag does not have its frozen value.
+    pub to_set: bool,
+    /// Some flag has neither its frozen value nor the one on record: somebody changed it.
+    pub changed: bool,
+    /// Some flag of the source is frozen and was not before.
+    pub source_held: bool,
+    /// Some flag of the target is frozen and was not before.
+    pub target_held: bool,
+}
+
+/// Copies of the target CRDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Clones {
+    /// There are none.
     #[default]
-    Thawed,
-    /// Some are frozen and some not.
+    Absent,
+    /// Some are missing, not established yet, or being deleted.
     Partial,
-    /// All of them are frozen.
-    Frozen,
-    /// Those of the target are let go, those of the source are frozen.
-    TargetThawed,
+    /// All of them answer.
+    Ready,
 }
 
 /// What counts writes that are under way: it must be there for some time before the freeze.
@@ -155,8 +208,12 @@ pub struct Seen {
     pub drained: Drained,
     /// Whether the uids that the other API server shows are known.
     pub aliases: bool,
+    /// Whether every API server keeps the garbage collector away from dependents.
+    pub shielded: bool,
     /// Whether every API server lets the target CRDs answer.
     pub routed_everywhere: bool,
+    /// Whether every API server lets the old backend answer again.
+    pub backend_everywhere: bool,
     /// As `tried`, after the switch.
     pub tried_again: Tried,
     /// Whether every object is copied.
@@ -165,8 +222,6 @@ pub struct Seen {
     pub verified: Verified,
     /// How often everything was copied again because a source had moved.
     pub copies: u8,
-    /// Whether targets of ours are left; `None`: not known.
-    pub own_targets: Option<bool>,
     /// Whether dependents and references name the targets.
     pub references: bool,
     /// Whether everything is as `cutover.waitFor` wants it.
@@ -175,6 +230,45 @@ pub struct Seen {
     pub stamps_dropped: bool,
     /// Whether the source was cleaned up; `Some(false)`: it cannot be.
     pub cleaned: Option<bool>,
+    /// For how long a write of ours may still take effect that nobody waits for any more: its answer was lost, or a former
+    /// process sent it. A request dies after 34 s (D13), so this is set when a process begins and when an answer is lost.
+    pub unsettled: Option<Duration>,
+}
+
+impl Seen {
+    /// Every API server was asked and refuses. What was read or written before that proves nothing.
+    pub fn probed(&mut self) {
+        *self = Self {
+            denies: Denies::All,
+            drained: Drained::NotYet,
+            tried_again: Tried::Unknown,
+            copied: Copied::No,
+            verified: Verified::No,
+            ..self.clone()
+        };
+    }
+
+    /// Every API server was asked and lets the target CRDs answer. What was read or written before may have been the old
+    /// backend's.
+    pub fn routed(&mut self) {
+        *self = Self {
+            routed_everywhere: true,
+            backend_everywhere: false,
+            tried_again: Tried::Unknown,
+            copied: Copied::No,
+            verified: Verified::No,
+            ..self.clone()
+        };
+    }
+
+    /// Everything was undone: the next attempt looks at everything again.
+    #[must_use]
+    pub fn undone(&self) -> Self {
+        Self {
+            unsettled: self.unsettled,
+            ..Self::default()
+        }
+    }
 }
 
 /// Whether the spec can be carried out.

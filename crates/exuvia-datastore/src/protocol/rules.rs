@@ -3,7 +3,7 @@
 use exuvia_api::{CleanupSource, DatastorePhase};
 
 use super::{
-    Checked, Copied, Deletion, Denies, Drained, Flags, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
+    Checked, Clones, Copied, Deletion, Denies, Drained, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
     NextStep, Observed, Policy, Route, Rule, Stage, Step, Tried, Undo, Verified, Waits,
 };
 
@@ -47,28 +47,43 @@ fn hold_when(condition: bool, hold: Hold) -> Option<Next> {
     condition.then_some(NextStep::Hold(hold))
 }
 
+/// D13: a write of ours that nobody waits for any more may still take effect. What is looked at before that time has passed
+/// is not yet how it stays.
+fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
+    o.seen.unsettled.filter(|_| condition).map(NextStep::Wait)
+}
+
 /// The protocol.
-pub const RULES: [Rule; 51] = [
+pub const RULES: [Rule; 55] = [
     // Idle: nothing is locked or copied.
+    idle("no clone appears after the migration is gone", |o| {
+        settle_when(is_deleted(o) && o.record.has_finalizer, o)
+    }),
     idle("a migration that is deleted leaves nothing behind", |o| {
-        if o.record.deletion == Deletion::No {
+        if !is_deleted(o) {
             return None;
         }
-        when(o.locks.clones, Step::RemoveClones)
+        when(o.locks.clones != Clones::Absent, Step::RemoveClones)
             .or_else(|| when(o.record.has_finalizer, Step::RemoveFinalizer))
             .or(Some(NextStep::Done))
     }),
-    idle("a failed migration begins again only if somebody asks", |o| {
-        if o.record.phase != DatastorePhase::Failed {
-            return None;
-        }
-        when(o.record.retry_asked, Step::Restart).or(Some(NextStep::Hold(Hold::Failed)))
+    // Behind an APIService a target that differs shows only under a freeze, so whether it is resolved cannot be seen from
+    // here: to look again is to freeze again.
+    idle("what failed begins again only if somebody asks", |o| {
+        let hold = match o.record.phase {
+            DatastorePhase::Failed => Hold::Failed,
+            DatastorePhase::WaitingForConflictResolution if o.wants.route => Hold::Conflicts,
+            _ => return None,
+        };
+        when(o.record.retry_asked, Step::Restart).or(Some(NextStep::Hold(hold)))
     }),
     idle("not suspended", |o| hold_when(o.wants.suspend, Hold::Suspended)),
     idle("the spec can be carried out", |o| match o.seen.checked {
         Checked::Unknown => Some(NextStep::Do(Step::Check)),
         // Clones of an earlier try are of no use while it is blocked.
-        Checked::Blocked => when(o.locks.clones, Step::RemoveClones).or(Some(NextStep::Hold(Hold::Blocked))),
+        Checked::Blocked => {
+            when(o.locks.clones != Clones::Absent, Step::RemoveClones).or(Some(NextStep::Hold(Hold::Blocked)))
+        }
         Checked::Passed => None,
     }),
     idle("the finalizer is there before anything else is", |o| {
@@ -76,13 +91,13 @@ pub const RULES: [Rule; 51] = [
     }),
     idle("objects are tried where the target CRDs answer", |o| {
         let needed = o.wants.route && o.seen.tried == Tried::Unknown;
-        when(needed && !o.locks.clones, Step::MakeClones)
+        when(needed && o.locks.clones != Clones::Ready, Step::MakeClones)
     }),
     idle("every object was tried", |o| {
         when(o.seen.tried == Tried::Unknown, Step::Try)
     }),
     idle("clones are removed as soon as everything is tried", |o| {
-        when(o.locks.clones, Step::RemoveClones)
+        when(o.locks.clones != Clones::Absent, Step::RemoveClones)
     }),
     idle("no object is refused", |o| {
         hold_when(o.seen.tried == Tried::Blocked, Hold::Blocked)
@@ -90,6 +105,9 @@ pub const RULES: [Rule; 51] = [
     // PITFALLS B18: a target that differs is never overwritten, and a person is waited for without a freeze.
     idle("no target differs", |o| {
         hold_when(o.seen.tried == Tried::Conflicts, Hold::Conflicts)
+    }),
+    idle("no clone appears after the beginning", |o| {
+        settle_when(o.wants.route, o)
     }),
     idle("the beginning is on record before anything is locked", |_| {
         Some(NextStep::Do(Step::Start))
@@ -104,9 +122,14 @@ pub const RULES: [Rule; 51] = [
         when(too_long, Step::Undo(Undo::MaxDuration))
     }),
     // B12: a lock that somebody took away is not a lock. What was copied meanwhile proves nothing.
-    moving("nobody took our policies away", |o| {
-        let taken = o.record.frozen && o.locks.policy != Policy::Frozen;
-        when(taken, Step::Undo(Undo::PolicyRemoved))
+    // Where the spec wants no policies, the flags are the lock.
+    moving("nobody took our locks away", |o| {
+        let taken = match o.locks.policy {
+            Policy::Frozen => false,
+            Policy::NotWanted => o.locks.flags.to_set,
+            Policy::Absent | Policy::Partial | Policy::Converged => true,
+        };
+        when(o.record.frozen && taken, Step::Undo(Undo::PolicyRemoved))
     }),
     moving("not suspended", |o| hold_when(o.wants.suspend, Hold::Suspended)),
     // D14: it must have been there for 34 s, so it is made before anybody is refused.
@@ -123,13 +146,14 @@ pub const RULES: [Rule; 51] = [
         when(o.record.frozen_for.is_none(), Step::MarkFreeze)
     }),
     moving("the policies refuse writes", |o| {
-        when(o.locks.policy != Policy::Frozen, Step::Lock)
+        let refuses = matches!(o.locks.policy, Policy::Frozen | Policy::NotWanted);
+        when(!refuses, Step::Lock)
     }),
     moving("the flags' values are on record before they are set", |o| {
-        when(!o.record.flags_saved, Step::SaveFlags)
+        when(!o.record.flags_saved || o.locks.flags.changed, Step::SaveFlags)
     }),
     moving("the flags tell controllers to stop", |o| {
-        when(o.locks.flags != Flags::Frozen, Step::SetFlags)
+        when(o.locks.flags.to_set, Step::SetFlags)
     }),
     // D10, D11: each API server learns of a policy on its own.
     moving("every API server refuses writes", |o| {
@@ -158,7 +182,8 @@ pub const RULES: [Rule; 51] = [
     ),
     // D23: a collector that lists again after the switch deletes dependents that name a former uid.
     moving("dependents are shielded before the switch", |o| {
-        when(o.wants.route && !o.locks.shield, Step::Shield)
+        let shielded = o.locks.shield && o.seen.shielded;
+        when(o.wants.route && !shielded, Step::Shield)
     }),
     moving("the APIService stays removed", |o| {
         if !o.wants.route || o.locks.route == Route::Crds {
@@ -189,6 +214,10 @@ pub const RULES: [Rule; 51] = [
         Copied::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
         Copied::Yes => None,
     }),
+    // A create of a former process would bring a target back whose source is gone.
+    moving("no target appears after everything was read", |o| {
+        settle_when(o.seen.verified != Verified::Yes, o)
+    }),
     moving("every source and every target was read again", |o| {
         match o.seen.verified {
             Verified::No => Some(NextStep::Do(Step::Verify)),
@@ -204,49 +233,53 @@ pub const RULES: [Rule; 51] = [
         Some(NextStep::Do(Step::Commit))
     }),
     // Undoing: in the opposite order. Nothing is let go before what depends on it is gone.
-    undoing("targets can be reached to be deleted", |o| {
-        let shadowed = o.wants.route && o.locks.route == Route::Backend;
-        let may_exist = o.record.routed && o.seen.own_targets != Some(false);
-        when(shadowed && may_exist, Step::RemoveRoute)
+    undoing("nothing of ours appears after it is undone", |o| {
+        settle_when(true, o)
     }),
-    undoing("none of our targets is left", |o| {
-        let may_exist = o.record.routed && o.seen.own_targets != Some(false);
-        when(may_exist, Step::UndoTargets)
+    // Behind the APIService the old backend would answer that there are none.
+    undoing("targets can be reached to be deleted", |o| {
+        if !o.wants.route || !o.record.routed {
+            return None;
+        }
+        when(o.locks.route == Route::Backend, Step::RemoveRoute)
+            .or_else(|| when(!o.seen.routed_everywhere, Step::AwaitRoute))
+    }),
+    // On record, or a crash would have to look again, and would remove the APIService for it when the locks are gone.
+    undoing("it is on record that none of our targets is left", |o| {
+        when(o.record.routed, Step::UndoTargets)
     }),
     undoing("the APIService is back", |o| {
         let removed = o.wants.route && o.locks.route == Route::Crds;
         when(o.record.route_saved && removed, Step::UndoRoute)
     }),
+    // A server that still lets the CRDs answer would take writes, and keep them where nobody reads them.
+    undoing("the old backend answers on every API server", |o| {
+        let stale = o.wants.route && !o.seen.backend_everywhere;
+        when(o.record.route_saved && stale, Step::AwaitBackend)
+    }),
     undoing("the flags are as they were", |o| {
-        when(
-            o.record.flags_saved && o.locks.flags != Flags::Thawed,
-            Step::UndoFlags,
-        )
+        let held = o.locks.flags.source_held || o.locks.flags.target_held;
+        when(held, Step::UndoFlags)
     }),
     // B15: no lock is left without an object that says so.
     undoing("no lock is left", |o| {
-        let locked = o.locks.policy != Policy::Absent || o.locks.shield;
-        let counting = matches!(o.locks.guard, Guard::Young(_) | Guard::Ready);
-        when(locked || counting, Step::UndoLocks)
-    }),
-    undoing("no clone is left", |o| when(o.locks.clones, Step::RemoveClones)),
-    undoing("an abort ends with the finalizer", |o| {
-        if o.record.deletion == Deletion::No {
-            return None;
-        }
-        when(o.record.has_finalizer, Step::RemoveFinalizer).or(Some(NextStep::Done))
+        let locked = !matches!(o.locks.policy, Policy::Absent | Policy::NotWanted) || o.locks.shield;
+        when(locked || is_counting(o), Step::UndoLocks)
     }),
     undoing("it is on record that everything is undone", |_| {
         Some(NextStep::Do(Step::EndUndo))
     }),
     // After the commit: nothing is undone.
     after("writers of the target are let go", |o| {
-        let locked = o.locks.policy != Policy::Converged || o.locks.flags == Flags::Frozen;
+        let refuses = !matches!(o.locks.policy, Policy::Converged | Policy::NotWanted);
+        let locked = refuses || o.locks.flags.target_held || is_counting(o);
         when(is_converged(o) && locked, Step::Thaw)
     }),
     after("not suspended", |o| {
-        let deleted = o.record.deletion != Deletion::No;
-        hold_when(is_converged(o) && o.wants.suspend && !deleted, Hold::Suspended)
+        hold_when(
+            is_converged(o) && o.wants.suspend && !is_deleted(o),
+            Hold::Suspended,
+        )
     }),
     // B17: a dependent that names a former owner would be collected with the source.
     after("dependents and references name the targets", |o| {
@@ -257,7 +290,7 @@ pub const RULES: [Rule; 51] = [
     }),
     after("everything is as cutover.waitFor wants it", |o| {
         match o.seen.waits {
-            _ if !is_converged(o) || o.record.deletion != Deletion::No => None,
+            _ if !is_converged(o) || is_deleted(o) => None,
             Waits::Unknown => Some(NextStep::Do(Step::LookAtWaits)),
             Waits::NotMet => Some(NextStep::Hold(Hold::WaitingFor)),
             Waits::Met => None,
@@ -269,28 +302,50 @@ pub const RULES: [Rule; 51] = [
     after("it is on record that nothing is left to do", |o| {
         when(is_converged(o), Step::Complete)
     }),
+    after("no lock appears after it was cleaned up", |o| {
+        settle_when(is_deleted(o), o)
+    }),
+    // Somebody may have taken the policies away since. A write that is acknowledged between the look and the deletion is lost.
+    after("nobody can write the source while it is deleted", |o| {
+        let deletes = is_deleted(o) && cleanup(o) == CleanupSource::DeleteCrds && o.locks.source;
+        match (o.locks.policy, o.seen.denies, o.seen.drained) {
+            _ if !deletes => None,
+            (Policy::NotWanted, ..) => None,
+            (Policy::Absent | Policy::Partial | Policy::Frozen, ..) => Some(NextStep::Do(Step::Thaw)),
+            (Policy::Converged, Denies::NotYet, _) => Some(NextStep::Do(Step::Probe)),
+            (_, _, Drained::NotYet) => Some(NextStep::Do(Step::Drain)),
+            (_, _, Drained::Wait(time)) => Some(NextStep::Wait(time)),
+            (_, _, Drained::Yes) => None,
+        }
+    }),
     // B14: only a migration that moved everything itself may clean up, and never along with its own CRD.
     after("the source is as the spec wants it in the end", |o| {
         match o.seen.cleaned {
-            _ if o.record.deletion == Deletion::No => None,
+            _ if !is_deleted(o) => None,
             None => Some(NextStep::Do(Step::CleanUp)),
             Some(false) => Some(NextStep::Hold(Hold::CleanupBlocked)),
             Some(true) => None,
         }
     }),
     after("the finalizer is removed last", |o| {
-        let deleted = o.record.deletion != Deletion::No;
-        when(deleted && o.record.has_finalizer, Step::RemoveFinalizer)
+        when(is_deleted(o) && o.record.has_finalizer, Step::RemoveFinalizer)
     }),
-    after("nothing is left to do", |_| Some(NextStep::Done)),
 ];
+
+fn is_deleted(observed: &Observed) -> bool {
+    observed.record.deletion != Deletion::No
+}
+
+fn is_counting(observed: &Observed) -> bool {
+    matches!(observed.locks.guard, Guard::Young(_) | Guard::Ready)
+}
 
 fn is_converged(observed: &Observed) -> bool {
     observed.record.phase == DatastorePhase::Converged
 }
 
 /// What becomes of the source in the end. A migration that goes along with its CRD was not asked to clean up.
-pub(crate) fn cleanup(observed: &Observed) -> CleanupSource {
+pub fn cleanup(observed: &Observed) -> CleanupSource {
     match observed.record.deletion {
         Deletion::WithItsCrd => CleanupSource::KeepFrozen,
         Deletion::No | Deletion::Asked => observed.wants.cleanup,

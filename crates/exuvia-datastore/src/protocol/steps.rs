@@ -69,10 +69,12 @@ pub enum Step {
     Complete,
     /// Put on record that everything is to be undone.
     Undo(Undo),
-    /// Delete our targets.
+    /// Delete our targets, and put on record that none is left.
     UndoTargets,
     /// Put the APIService back.
     UndoRoute,
+    /// Ask every API server whether the old backend answers again.
+    AwaitBackend,
     /// Put the flags back.
     UndoFlags,
     /// Remove the policies.
@@ -141,6 +143,7 @@ impl Step {
             Self::Undo(_)
             | Self::UndoTargets
             | Self::UndoRoute
+            | Self::AwaitBackend
             | Self::UndoFlags
             | Self::UndoLocks
             | Self::EndUndo => StepKind::Undoing,

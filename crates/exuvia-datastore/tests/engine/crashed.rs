@@ -233,7 +233,7 @@ async fn carried_out(slot: &Slot, client: &Client, complete: &Mutex<Option<Value
     let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap() else {
         return;
     };
-    let mut engine = stage.engine_by(client, &migration);
+    let mut engine = Stage::engine_by(client, &migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     if migration.metadata.deletion_timestamp.is_none()
         && let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap()

@@ -169,6 +169,8 @@ impl Stage {
             &Writer::named("exuvia-datastore"),
             migration.clone(),
         )
+        // Engines of tests are dropped with their connections: nothing of theirs is under way afterwards.
+        .writes_end_within(std::time::Duration::from_millis(100))
     }
 
     /// Drives an engine until it neither waits nor works. What fails is tried again, as a controller does: other tests install

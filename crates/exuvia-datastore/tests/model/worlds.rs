@@ -1,0 +1,106 @@
+//! The worlds that are gone through: small, and different in what the spec wants and in what stands in the way.
+
+use exuvia_api::CleanupSource;
+use exuvia_datastore::protocol::Route;
+
+use crate::world::{Bad, Setting, Target, Value, World};
+
+/// All of them.
+pub(crate) fn worlds() -> Vec<World> {
+    let plain = Setting {
+        objects: 1,
+        writes: 1,
+        route: false,
+        admission: true,
+        gauges: false,
+        masters: false,
+        flags: false,
+        max_duration: true,
+        cleanup: CleanupSource::DeleteCrds,
+    };
+    let counted = Setting {
+        gauges: true,
+        cleanup: CleanupSource::KeepFrozen,
+        ..plain
+    };
+    let masters = Setting {
+        masters: true,
+        ..counted
+    };
+    let flags = Setting {
+        flags: true,
+        cleanup: CleanupSource::Thaw,
+        ..plain
+    };
+    let flags_alone = Setting {
+        admission: false,
+        cleanup: CleanupSource::KeepFrozen,
+        ..flags
+    };
+    let route = Setting {
+        route: true,
+        cleanup: CleanupSource::Thaw,
+        ..plain
+    };
+    let unguarded_route = Setting {
+        admission: false,
+        ..Setting { flags: true, ..route }
+    };
+    let thaws = Setting {
+        cleanup: CleanupSource::Thaw,
+        ..plain
+    };
+    let two = Setting { objects: 2, ..plain };
+    let busy = Setting { writes: 2, ..counted };
+    let bad = |setting, bad| World {
+        bad,
+        ..World::fresh(setting, 2)
+    };
+    let foreign = |setting, target| World {
+        targets: [target; 2],
+        ..World::fresh(setting, 2)
+    };
+    let frozen_before = World {
+        flags: [Value::Frozen, Value::Open],
+        flags_before: [Value::Frozen, Value::Open],
+        ..World::fresh(flags, 2)
+    };
+    let no_backend = World {
+        route: Route::Crds,
+        route_before: Route::Crds,
+        aliased: false,
+        crd_servers: 2,
+        ..World::fresh(unguarded_route, 2)
+    };
+    let waits = World {
+        ready: false,
+        ..World::fresh(counted, 1)
+    };
+    // Those in which most goes wrong first: what a mistake leads to is then found soon.
+    vec![
+        World::fresh(unguarded_route, 2),
+        World::fresh(route, 2),
+        no_backend,
+        World::converged(plain, 3),
+        World::converged(thaws, 3),
+        World::fresh(flags_alone, 2),
+        World::fresh(plain, 2),
+        World::fresh(counted, 2),
+        World::fresh(busy, 1),
+        World::fresh(masters, 1),
+        World::fresh(two, 1),
+        waits,
+        bad(plain, Bad::Spec),
+        World {
+            events_left: 1,
+            ..bad(flags, Bad::Hidden)
+        },
+        bad(route, Bad::Shown),
+        foreign(plain, Target::Foreign(Some(1))),
+        foreign(plain, Target::Foreign(None)),
+        foreign(route, Target::Foreign(None)),
+        frozen_before,
+        World::fresh(flags, 2),
+        bad(plain, Bad::Hidden),
+    ]
+}
