@@ -133,6 +133,12 @@ impl Engine {
         self.found().progress
     }
 
+    /// What the running step finds, to look at while it runs.
+    #[cfg(feature = "controller")]
+    pub(crate) fn shared_findings(&self) -> Option<std::sync::Arc<std::sync::Mutex<Findings>>> {
+        self.work.as_ref().map(|work| work.mover.shared_findings())
+    }
+
     /// One more sentence about what it waits for.
     pub fn message(&self) -> Option<&Redacted> {
         self.message.as_ref()
