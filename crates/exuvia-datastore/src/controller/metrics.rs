@@ -169,7 +169,10 @@ impl super::DatastoreController {
         meters.took("Widget", Duration::from_secs(1));
         let labels = [("kind", "widgets".to_owned()), ("operation", "create".to_owned())];
         meters.retries.get_or_create(&labels).inc_by(0);
-        meters.frozen.get_or_create(&[("resource", "widgets".to_owned())]).set(0);
+        meters
+            .frozen
+            .get_or_create(&[("resource", "widgets".to_owned())])
+            .set(0);
     }
 }
 

@@ -73,7 +73,10 @@ impl DatastoreController {
             }
         };
         work.failed = 0;
-        let is_held = matches!(ended, Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::CleanupBlocked));
+        let is_held = matches!(
+            ended,
+            Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::CleanupBlocked)
+        );
         self.world().hold(name, is_held);
         Ok(match ended {
             Ended::Waits(left) => {

@@ -39,7 +39,11 @@ impl RunningStep<'_> {
         let goes_through_all = is_copy || matches!(self.step, Some(Step::Try | Step::TryAgain));
         let findings = self.findings.as_ref().filter(|_| goes_through_all)?;
         let progress = lock(findings).progress.clone();
-        let before = self.migration.status.as_ref().and_then(|status| status.progress.as_ref());
+        let before = self
+            .migration
+            .status
+            .as_ref()
+            .and_then(|status| status.progress.as_ref());
         Some(if is_copy {
             with_totals_of(progress, before)
         } else {
@@ -50,7 +54,9 @@ impl RunningStep<'_> {
 
 impl Running<DatastoreMigration> for RunningStep<'_> {
     fn extent(&self) -> Option<Extent> {
-        let progress = self.progress().filter(|_| self.kind() == Some(StepKind::Copying))?;
+        let progress = self
+            .progress()
+            .filter(|_| self.kind() == Some(StepKind::Copying))?;
         let done = progress.migrated + progress.skipped + progress.conflicts;
         let remaining = u64::try_from(progress.total - done).unwrap_or_default();
         #[expect(clippy::cast_precision_loss, reason = "objects are fewer than 2^52")]

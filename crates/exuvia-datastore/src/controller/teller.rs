@@ -67,7 +67,8 @@ impl<'a> StatusTeller<'a> {
                     "moving {} objects of {} kinds: writes to the source will be refused until they are copied",
                     progress.total, progress.total_types
                 );
-                self.event(EventKind::Normal, "Started", Redacted::ours(note)).await;
+                self.event(EventKind::Normal, "Started", Redacted::ours(note))
+                    .await;
             }
             NextStep::Do(Step::RecordFrozen) => {
                 let note = "every API server refuses writes to the source, and none is under way";
@@ -78,7 +79,8 @@ impl<'a> StatusTeller<'a> {
                     "everything is copied and verified, and the targets can be written: {}",
                     moved(&status)
                 );
-                self.event(EventKind::Normal, "Converged", Redacted::ours(note)).await;
+                self.event(EventKind::Normal, "Converged", Redacted::ours(note))
+                    .await;
             }
             NextStep::Do(Step::Complete) => {
                 self.event(EventKind::Normal, "Complete", Redacted::ours(moved(&status)))
@@ -121,6 +123,10 @@ impl<'a> StatusTeller<'a> {
         let NextStep::Do(step) = next else {
             return true;
         };
+        // It puts the reason on record, and the next step tells it.
+        if matches!(step, Step::Undo(_)) {
+            return false;
+        }
         let looks_again = matches!(
             step,
             Step::Check
@@ -135,7 +141,8 @@ impl<'a> StatusTeller<'a> {
             return false;
         }
         let status = self.migration.status.clone().unwrap_or_default();
-        let is_same = status.step == step.kind().as_str() && status.observed_generation == self.migration.metadata.generation;
+        let is_same = status.step == step.kind().as_str()
+            && status.observed_generation == self.migration.metadata.generation;
         let is_fresh = self.told_at.is_some_and(|told| told.elapsed() < SAME_STEP);
         !(is_same && (is_fresh || stalled_for(&self.migration).is_some()))
     }
@@ -147,7 +154,13 @@ impl<'a> StatusTeller<'a> {
         let is_told = status.is_some_and(|status| status.step == *step && status.phase == Some(update.phase));
         match (&update.stall_cause, next) {
             (Some(cause), _) if stalled_for(&self.migration) != Some(cause.reason) => {
-                tracing::warn!(migration = name, phase, reason = cause.reason, "{}", cause.message);
+                tracing::warn!(
+                    migration = name,
+                    phase,
+                    reason = cause.reason,
+                    "{}",
+                    cause.message
+                );
             }
             (Some(_), _) => {}
             (None, _) if !is_told => tracing::info!(migration = name, phase, step, "{}", update.message),
@@ -184,11 +197,12 @@ impl Teller<Engine> for StatusTeller<'_> {
         if *next == NextStep::Done && self.migration.metadata.deletion_timestamp.is_some() {
             return Ok(Flow::GoOn);
         }
-        if !self.is_worth_telling(next, retried) {
-            return Ok(Flow::GoOn);
-        }
         if *next == NextStep::Do(Step::Complete)
-            && let Some(started) = self.migration.status.as_ref().and_then(|status| status.started_at.as_ref())
+            && let Some(started) = self
+                .migration
+                .status
+                .as_ref()
+                .and_then(|status| status.started_at.as_ref())
         {
             // Before it is told: somebody who waits for that may look at the metrics next.
             let took = Timestamp::now().duration_since(started.0).unsigned_abs();
@@ -198,6 +212,9 @@ impl Teller<Engine> for StatusTeller<'_> {
         let known = Known::of(engine);
         let update = known.update(next);
         self.publish_events(&known, next, &update).await;
+        if !self.is_worth_telling(next, retried) {
+            return Ok(Flow::GoOn);
+        }
         self.log(next, &update);
         self.told_at = Some(Instant::now());
         self.write(&update).await
@@ -248,7 +265,11 @@ impl Teller<Engine> for StatusTeller<'_> {
             Some(Step::Commit) => meters.show_frozen(engine.migration()),
             _ => {}
         }
-        Ok(if engine.is_cancelled() { Flow::Stop } else { Flow::GoOn })
+        Ok(if engine.is_cancelled() {
+            Flow::Stop
+        } else {
+            Flow::GoOn
+        })
     }
 
     fn is_worth_a_try(&self, hold: &Hold) -> bool {

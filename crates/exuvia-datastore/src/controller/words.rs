@@ -56,7 +56,10 @@ impl<'a> Known<'a> {
             NextStep::Wait(_) => {
                 let kind = waiting(&self.status());
                 let words = self.message.cloned();
-                (kind.as_str().to_owned(), words.unwrap_or_else(|| kind.doing().into()))
+                (
+                    kind.as_str().to_owned(),
+                    words.unwrap_or_else(|| kind.doing().into()),
+                )
             }
             NextStep::Hold(hold) => (self.held_step(*hold), self.held(*hold)),
             NextStep::Done => (String::new(), self.done()),
@@ -84,7 +87,11 @@ impl<'a> Known<'a> {
             reason: known_reason(&self.undo_reason().0).filter(|_| self.stage == Stage::Undoing),
             is_working,
             stall_cause,
-            progress: if is_idle { progress.map(before_the_copy) } else { progress },
+            progress: if is_idle {
+                progress.map(before_the_copy)
+            } else {
+                progress
+            },
             conflicts: match next {
                 NextStep::Hold(Hold::Conflicts) => Some(self.conflicts.clone()),
                 NextStep::Hold(_) | NextStep::Done => Some(Vec::new()),
@@ -122,7 +129,12 @@ impl<'a> Known<'a> {
 
     /// Why everything is undone: a reason, and a sentence.
     pub(super) fn undo_reason(&self) -> (String, String) {
-        match self.migration.status.as_ref().and_then(|status| status.undo.as_ref()) {
+        match self
+            .migration
+            .status
+            .as_ref()
+            .and_then(|status| status.undo.as_ref())
+        {
             Some(undo) => (undo.reason.clone(), undo.message.clone()),
             None => (
                 reason::ABORTED.to_owned(),
@@ -193,7 +205,11 @@ impl<'a> Known<'a> {
         match hold {
             Hold::Blocked | Hold::CleanupBlocked => {
                 let first = self.blockers.first();
-                Some(first.and_then(|first| known_reason(&first.reason)).unwrap_or(reason::REFUSED))
+                Some(
+                    first
+                        .and_then(|first| known_reason(&first.reason))
+                        .unwrap_or(reason::REFUSED),
+                )
             }
             Hold::Conflicts => Some(reason::CONFLICT),
             Hold::Failed => Some(last_reason(self.migration).unwrap_or(reason::VERIFY_FAILED)),
@@ -212,7 +228,10 @@ fn waiting(status: &DatastoreMigrationStatus) -> StepKind {
 }
 
 fn frozen_until(migration: &DatastoreMigration) -> String {
-    let frozen = migration.status.as_ref().is_some_and(|status| status.frozen_at.is_some());
+    let frozen = migration
+        .status
+        .as_ref()
+        .is_some_and(|status| status.frozen_at.is_some());
     match migration.spec.freeze.max_duration.as_str() {
         limit if frozen && !limit.starts_with('0') => {
             format!("; everything is undone when the freeze has lasted for {limit}")

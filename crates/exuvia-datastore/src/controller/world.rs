@@ -107,7 +107,10 @@ mod tests {
     #[test]
     fn a_change_of_the_status_alone_wakes_others_and_not_itself() {
         let mut world = World::default();
-        assert_eq!(world.see(&migration("a", json!({"generation": 1}), "Pending")), ["a"]);
+        assert_eq!(
+            world.see(&migration("a", json!({"generation": 1}), "Pending")),
+            ["a"]
+        );
         world.hold("b", true);
         let same = migration("a", json!({"generation": 1}), "Pending");
         assert_eq!(world.see(&same), Vec::<String>::new());
@@ -137,7 +140,10 @@ mod tests {
         assert_eq!(world.see_crd("widgets.example.com"), Vec::<String>::new());
         world.hold("a", true);
         assert_eq!(world.see_crd("widgets.example.com"), ["a"]);
-        assert_eq!(world.see_crd("widgets.u1.preflight.exuvia.dev"), Vec::<String>::new());
+        assert_eq!(
+            world.see_crd("widgets.u1.preflight.exuvia.dev"),
+            Vec::<String>::new()
+        );
         world.hold("a", false);
         assert_eq!(world.see_crd("widgets.example.com"), Vec::<String>::new());
     }

@@ -121,7 +121,11 @@ impl Findings {
     pub(crate) fn at_kind(&mut self, current: &str, done: usize) {
         let progress = &mut self.progress;
         let now = Instant::now();
-        if let Some(since) = self.since.replace(now).filter(|_| !progress.current_type.is_empty()) {
+        if let Some(since) = self
+            .since
+            .replace(now)
+            .filter(|_| !progress.current_type.is_empty())
+        {
             let took = self.took.entry(progress.current_type.clone()).or_default();
             *took += now.saturating_duration_since(since);
         }

@@ -74,7 +74,11 @@ fn a_long_message_is_cut_to_what_the_crd_takes() {
     };
     let status = applied(&long, &json!({}));
     let message = status["message"].as_str().unwrap();
-    assert!(message.len() <= MESSAGE_BYTES && message.len() > 1000, "{}", message.len());
+    assert!(
+        message.len() <= MESSAGE_BYTES && message.len() > 1000,
+        "{}",
+        message.len()
+    );
 }
 
 #[test]
@@ -90,5 +94,8 @@ fn totals_of_the_trial_show_how_much_is_left() {
     let trial = before_the_copy(progress(20, 3));
     assert_eq!((trial.migrated, trial.type_progress.as_str()), (0, "0 / 1"));
     let running = with_totals_of(progress(4, 4), Some(&trial));
-    assert_eq!((running.total, running.types[0].total, running.migrated), (20, 20, 4));
+    assert_eq!(
+        (running.total, running.types[0].total, running.migrated),
+        (20, 20, 4)
+    );
 }
