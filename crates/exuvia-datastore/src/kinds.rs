@@ -219,8 +219,8 @@ struct Subresources {
 
 #[derive(Debug, Default, Deserialize)]
 struct DefinitionStatus {
-    #[serde(default)]
-    conditions: Vec<DefinitionCondition>,
+    /// `null` in a CRD that was just created.
+    conditions: Option<Vec<DefinitionCondition>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -263,7 +263,7 @@ impl Definitions {
             return Err(missing(format!("the CRD {plural}.{group} is being deleted")));
         }
         let is = |wanted: &str| {
-            let conditions = crd.status.conditions.iter();
+            let conditions = crd.status.conditions.iter().flatten();
             conditions
                 .filter(|condition| condition.type_ == wanted)
                 .any(|condition| condition.status == "True")

@@ -31,7 +31,7 @@ impl<'a> Known<'a> {
         let found = engine.found();
         Self {
             migration: engine.migration(),
-            stage: Stage::of(engine.observed()),
+            stage: stage_of(engine.migration()),
             is_checked: engine.observed().seen.checked == Checked::Passed,
             message: engine.message(),
             blockers: engine.blockers(),
@@ -218,9 +218,27 @@ impl<'a> Known<'a> {
     }
 }
 
+/// Which part of the protocol applies, from what is on record.
+fn stage_of(migration: &DatastoreMigration) -> Stage {
+    let status = migration.status.as_ref();
+    let is_undone = status.is_some_and(|status| status.undo.is_some());
+    match status.and_then(|status| status.phase).unwrap_or_default() {
+        DatastorePhase::Pending | DatastorePhase::WaitingForConflictResolution | DatastorePhase::Failed => {
+            Stage::Idle
+        }
+        DatastorePhase::Migrating if is_undone || migration.metadata.deletion_timestamp.is_some() => {
+            Stage::Undoing
+        }
+        DatastorePhase::Migrating => Stage::Moving,
+        DatastorePhase::Converged | DatastorePhase::Complete => Stage::After,
+    }
+}
+
 /// What a migration that must let time pass waits for.
 fn waiting(status: &DatastoreMigrationStatus) -> StepKind {
-    if status.frozen_at.is_some() {
+    if status.phase.unwrap_or_default() != DatastorePhase::Migrating {
+        StepKind::Checking
+    } else if status.frozen_at.is_some() {
         StepKind::Draining
     } else {
         StepKind::Freezing

@@ -48,6 +48,8 @@ pub struct Engine {
     locks_probed: Vec<(String, String, Option<i64>)>,
     flags_restored: bool,
     blockers: Vec<Blocker>,
+    /// The generation that was last looked at while nothing is locked.
+    idle_generation: Option<i64>,
     found: Findings,
     message: Option<Redacted>,
 }
@@ -93,6 +95,7 @@ impl Engine {
             locks_probed: Vec::new(),
             flags_restored: false,
             blockers: Vec::new(),
+            idle_generation: None,
             found: Findings::default(),
             message: None,
         }

@@ -16,7 +16,7 @@ async fn a_missing_crd_is_named_and_its_coming_is_enough() {
         .status_when("blocked", |status| is_stalled_for(status, reason::NOT_SERVED))
         .await;
     assert_eq!(status.phase, Some(DatastorePhase::Pending));
-    let expected = "there is no CRD for kind Widget in group new.late.dev";
+    let expected = "no CRD for kind Widget in group new.late.dev";
     assert!(status.message.contains(expected), "{status:?}");
     assert_eq!(status.blockers.len(), 1, "{status:?}");
     assert_eq!(status.blockers[0].kind, "Widget.new.late.dev");
