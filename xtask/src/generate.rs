@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::CommandFactory;
+use exuvia_datastore::DatastoreController;
 use exuvia_runtime::Metrics;
 use exuvia_storage::StorageController;
 use kube::CustomResourceExt;
@@ -29,6 +30,10 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
         (
             "charts/exuvia-crds/templates/storagemigrations.exuvia.dev.yaml",
             crd(&exuvia_api::StorageMigration::crd())?,
+        ),
+        (
+            "charts/exuvia-crds/templates/datastoremigrations.exuvia.dev.yaml",
+            crd(&exuvia_api::DatastoreMigration::crd())?,
         ),
     ];
     for (path, content) in generated.into_iter().chain(crate::chart::files(root)?) {
@@ -73,6 +78,7 @@ pub(crate) fn between_markers(root: &Path, path: &str, content: &str) -> anyhow:
 fn metrics() -> anyhow::Result<String> {
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
     StorageController::sample_metrics(&metrics);
+    DatastoreController::sample_metrics(&metrics);
     metrics.sample();
     let described = metrics.describe().map_err(|missing| {
         anyhow::anyhow!(

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
-use exuvia_api::{OPT_IN_LABEL, Phase, StorageMigration};
+use exuvia_api::{DatastoreMigration, OPT_IN_LABEL, Phase, StorageMigration};
 use exuvia_testenv::{ControlPlane, until};
 use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -263,4 +263,136 @@ async fn every_field_is_taken_and_kept_and_the_resource_stays_what_it_is() {
     }
     let answer = send(&client, "PATCH", &path, &json!({"status": {"phase": "Done"}})).await;
     assert_eq!(answer.code, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+}
+
+const DATASTORE: &str = "/apis/exuvia.dev/v1beta1/datastoremigrations";
+
+/// As [`installed`], for the other CRD.
+async fn datastore_installed() -> (Client, &'static Answer) {
+    static INSTALLED: OnceCell<Answer> = OnceCell::const_new();
+    let client = ControlPlane::shared().await.client().unwrap();
+    let answer = INSTALLED
+        .get_or_init(|| async {
+            let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict";
+            let answer = send(&client, "POST", crds, &json!(DatastoreMigration::crd())).await;
+            until("DatastoreMigrations are served", async || {
+                send(&client, "GET", DATASTORE, &json!(null)).await.code == StatusCode::OK
+            })
+            .await;
+            answer
+        })
+        .await;
+    (client, answer)
+}
+
+fn datastore_migration(name: &str, more: &Value) -> Value {
+    let mut spec = json!({"mappings": [{
+        "name": "all",
+        "from": {"group": "old.example.com", "version": "v1", "kinds": ["Widget"]},
+        "to": {"group": "new.example.com", "version": "v1"},
+    }]});
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    json!({
+        "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration",
+        "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+#[tokio::test]
+async fn the_crd_of_datastore_migrations_is_taken_without_a_warning() {
+    let (_, answer) = datastore_installed().await;
+    assert_eq!(answer.code, StatusCode::CREATED, "{answer:?}");
+    assert!(answer.warnings.is_empty(), "{:?}", answer.warnings);
+    let crd: CustomResourceDefinition = serde_json::from_value(answer.body.clone()).unwrap();
+    assert_eq!(crd.spec.names.short_names, Some(vec!["dm".to_owned()]));
+    assert_eq!((crd.spec.scope.as_str(), crd.spec.versions.len()), ("Cluster", 1));
+    let sent = json!(DatastoreMigration::crd().spec.versions);
+    assert_eq!(with_floats(&answer.body["spec"]["versions"]), with_floats(&sent));
+}
+
+#[tokio::test]
+async fn a_datastore_migration_that_makes_no_sense_is_refused_with_the_fields_name() {
+    let (client, _) = datastore_installed().await;
+    let path = format!("{DATASTORE}?fieldValidation=Strict&dryRun=All");
+    for (more, part) in [
+        (json!({"mappings": []}), "spec.mappings"),
+        (json!({"concurrency": 65}), "spec.concurrency"),
+        (json!({"freeze": {"drain": "soon"}}), "spec.freeze.drain"),
+        (
+            json!({"freeze": {"maxDuration": "1 h"}}),
+            "spec.freeze.maxDuration",
+        ),
+        (
+            json!({"conflicts": {"policy": "PreferSource"}}),
+            "spec.conflicts.policy",
+        ),
+        (json!({"cleanup": {"source": "Delete"}}), "spec.cleanup.source"),
+        (json!({"cutOver": {}}), "cutOver"),
+    ] {
+        let answer = send(&client, "POST", &path, &datastore_migration("refused", &more)).await;
+        let message = answer.body["message"].as_str().unwrap_or_default();
+        assert!(
+            answer.code.is_client_error() && message.contains(part),
+            "{more}: {answer:?}"
+        );
+    }
+}
+
+/// What locks and copies were made by cannot be changed while they exist.
+#[tokio::test]
+async fn what_a_running_migration_is_about_cannot_be_changed_and_the_rest_can() {
+    let (client, _) = datastore_installed().await;
+    let created = send(
+        &client,
+        "POST",
+        DATASTORE,
+        &datastore_migration("running", &json!({})),
+    )
+    .await;
+    assert_eq!(created.code, StatusCode::CREATED, "{created:?}");
+    let path = format!("{DATASTORE}/running");
+    let patch = async |body: Value| send(&client, "PATCH", &path, &body).await;
+    let started = async |at: Value| {
+        let body = json!({"status": {"phase": "Migrating", "startedAt": at}});
+        let answer = send(&client, "PATCH", &format!("{path}/status"), &body).await;
+        assert_eq!(answer.code, StatusCode::OK, "{answer:?}");
+    };
+    let mut other = datastore_migration("running", &json!({}))["spec"]["mappings"].clone();
+    other[0]["wave"] = json!(7);
+    let locked = [
+        (json!({"spec": {"mappings": other}}), "mappings cannot be changed"),
+        (
+            json!({"spec": {"freeze": {"maxDuration": "1h"}}}),
+            "freeze cannot be changed",
+        ),
+        (
+            json!({"spec": {"cutover": {"apiService": "v1.new.example.com"}}}),
+            "cutover.apiService cannot be changed",
+        ),
+    ];
+    started(json!("2026-01-01T00:00:00Z")).await;
+    for (body, why) in &locked {
+        let answer = patch(body.clone()).await;
+        let message = answer.body["message"].as_str().unwrap_or_default();
+        assert!(
+            answer.code.is_client_error() && message.contains(why),
+            "{body}: {answer:?}"
+        );
+    }
+    for body in [
+        json!({"spec": {"suspend": true}}),
+        json!({"spec": {"cutover": {"hold": true}}}),
+        json!({"spec": {"cleanup": {"source": "Thaw"}}}),
+    ] {
+        let answer = patch(body.clone()).await;
+        assert_eq!(answer.code, StatusCode::OK, "{body}: {answer:?}");
+    }
+    // A complete undo takes the time off again.
+    started(json!(null)).await;
+    for (body, _) in &locked {
+        let answer = patch(body.clone()).await;
+        assert_eq!(answer.code, StatusCode::OK, "{body}: {answer:?}");
+    }
 }

@@ -6,7 +6,7 @@ use exuvia_api::{Blocker, DatastoreMigrationSpec, datastore_reason as reason};
 use exuvia_sweep::Pages;
 use exuvia_write::resource_name;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde::Deserialize;
 
@@ -64,6 +64,8 @@ pub struct Kinds {
     pub moved: Vec<MovedKind>,
     /// CRDs of source kinds that are being deleted.
     pub leaving: Vec<String>,
+    /// Plurals of further kinds that the spec names, by group and kind, as far as they are served.
+    pub others: BTreeMap<(String, String), String>,
 }
 
 impl Kinds {
@@ -72,7 +74,22 @@ impl Kinds {
         client: &Client,
         spec: &DatastoreMigrationSpec,
     ) -> Result<(Self, Vec<Blocker>), kube::Error> {
-        Ok(Self::find(&Definitions::read(client).await?, spec))
+        let (mut kinds, missing) = Self::find(&Definitions::read(client).await?, spec);
+        for kind in other_kinds(spec) {
+            // One that is not served is named by what needs it.
+            if let Ok((resource, _)) = kube::discovery::pinned_kind(client, &kind).await {
+                kinds.others.insert((kind.group, kind.kind), resource.plural);
+            }
+        }
+        Ok((kinds, missing))
+    }
+
+    /// The plural of a kind that is not moved. One that is not served is guessed.
+    pub(crate) fn plural_of_other(&self, group: &str, kind: &str) -> String {
+        let known = self.others.get(&(group.to_owned(), kind.to_owned()));
+        known
+            .cloned()
+            .unwrap_or_else(|| format!("{}s", kind.to_lowercase()))
     }
 
     /// Finds the spec's kinds among these CRDs.
@@ -105,7 +122,12 @@ impl Kinds {
         }
         blockers.dedup();
         leaving.dedup();
-        (Self { moved, leaving }, blockers)
+        let kinds = Self {
+            moved,
+            leaving,
+            ..Self::default()
+        };
+        (kinds, blockers)
     }
 
     /// Each source kind once, with the mappings' places that may take its objects.
@@ -141,6 +163,18 @@ impl Kinds {
         waves.dedup();
         waves
     }
+}
+
+/// Kinds that a spec names and does not move: flags, what is waited for, and what is rewritten.
+fn other_kinds(spec: &DatastoreMigrationSpec) -> Vec<GroupVersionKind> {
+    let flags = spec.freeze.flags.iter();
+    let flags = flags.map(|flag| GroupVersionKind::gvk(&flag.group, &flag.version, &flag.kind));
+    let waits = spec.cutover.wait_for.iter();
+    let waits = waits.map(|wait| GroupVersionKind::gvk(&wait.group, &wait.version, &wait.kind));
+    let rewritten = spec.references.rewrite.iter().map(|rule| &rule.within);
+    let rewritten =
+        rewritten.map(|within| GroupVersionKind::gvk(&within.group, &within.version, &within.kind));
+    flags.chain(waits).chain(rewritten).collect()
 }
 
 /// What is needed of all CRDs. Schemas are left out: with them, a cluster's CRDs weigh tens of megabytes.
@@ -191,8 +225,8 @@ struct Subresources {
 
 #[derive(Debug, Default, Deserialize)]
 struct DefinitionStatus {
-    #[serde(default)]
-    conditions: Vec<DefinitionCondition>,
+    /// `null` in a CRD that was just created.
+    conditions: Option<Vec<DefinitionCondition>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -246,7 +280,7 @@ impl Definitions {
             return Err(missing(format!("the CRD {plural}.{group} is being deleted")));
         }
         let is = |wanted: &str| {
-            let conditions = crd.status.conditions.iter();
+            let conditions = crd.status.conditions.iter().flatten();
             conditions
                 .filter(|condition| condition.type_ == wanted)
                 .any(|condition| condition.status == "True")

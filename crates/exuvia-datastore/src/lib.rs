@@ -8,10 +8,13 @@
 //! | [`freeze`] | keeps writers away from the source, and proves that none is under way |
 //! | [`route`] | lets the target CRDs answer instead of another API server |
 //! | [`copy`] | tries, writes and verifies the targets, and takes them back |
+//! | `DatastoreController` | carries out every `DatastoreMigration` of a cluster (feature `controller`) |
 //! | [`owners`] | owners of moved objects, and objects owned by moved ones |
 
 mod check;
 mod compare;
+#[cfg(feature = "controller")]
+mod controller;
 pub mod copy;
 mod engine;
 mod error;
@@ -26,6 +29,8 @@ pub mod route;
 mod source;
 mod waits;
 
+#[cfg(feature = "controller")]
+pub use controller::{DatastoreController, DatastoreSettings, ReconcileError};
 pub use engine::Engine;
 pub use error::Error;
 pub use kinds::{Kind, Kinds, MovedKind};

@@ -34,6 +34,12 @@ pub fn of_controller() -> Vec<Rule> {
             &["patch"],
         ),
         Rule::new(
+            "Let storage migrations of the same kinds come to their end first.",
+            exuvia_api::GROUP,
+            ["storagemigrations"],
+            &["list"],
+        ),
+        Rule::new(
             "Find the CRDs of the kinds that are moved.",
             CRDS,
             ["customresourcedefinitions"],
@@ -120,12 +126,30 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
         ));
     }
     for rule in &spec.references.rewrite {
-        // The plural is not known without discovery; people write kinds.
         rules.push(Rule::new(
             "Change the objects that references.rewrite names.",
             &rule.within.group,
-            [format!("{}s", rule.within.kind.to_lowercase())],
+            [kinds.plural_of_other(&rule.within.group, &rule.within.kind)],
             &["get", "list", "patch"],
+        ));
+    }
+    for flag in &spec.freeze.flags {
+        rules.push(
+            Rule::new(
+                "Set a flag of freeze.flags, and let it go again.",
+                &flag.group,
+                [kinds.plural_of_other(&flag.group, &flag.kind)],
+                &["get", "patch"],
+            )
+            .only([flag.name.clone()]),
+        );
+    }
+    for wait in &spec.cutover.wait_for {
+        rules.push(Rule::new(
+            "See whether objects are as cutover.waitFor wants them.",
+            &wait.group,
+            [kinds.plural_of_other(&wait.group, &wait.kind)],
+            &["list"],
         ));
     }
     if spec.cleanup.source == CleanupSource::DeleteCrds {

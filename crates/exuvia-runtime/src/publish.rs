@@ -27,10 +27,14 @@ pub trait Published: Send + Sync + 'static {
 
     /// Every phase, for gauges.
     const PHASES: &'static [&'static str];
+    /// Whether gauges show the phases that it is not in, too, as 0. For resources of which there are few.
+    const SHOWS_EVERY_PHASE: bool = false;
     /// Every reason for which it can be stalled, for gauges.
     const STALL_REASONS: &'static [&'static str];
     /// What the names of its metrics begin with.
     const METRICS: &'static str;
+    /// What follows that in the name of the metric that times whole passes.
+    const PASS_METRIC: &'static str = "pass_duration_seconds";
     /// What its controller does, in events.
     const ACTION: &'static str;
 

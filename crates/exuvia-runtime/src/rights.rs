@@ -212,7 +212,7 @@ fn lease_rules(name: &str) -> [Rule; 2] {
 }
 
 /// Each rule that another one covers becomes part of it. A reason that is given already is not repeated.
-fn folded(rules: Vec<Rule>) -> Vec<Rule> {
+pub fn folded(rules: Vec<Rule>) -> Vec<Rule> {
     let mut kept: Vec<Rule> = Vec::new();
     for rule in rules {
         if let Some(wider) = kept.iter_mut().find(|kept| kept.covers(&rule)) {

@@ -130,6 +130,12 @@ fn always() -> Vec<Rule> {
             &["get", "list", "watch", "create", "delete"],
         ),
         Rule::new(
+            "Leave objects alone while a DatastoreMigration moves them.",
+            exuvia_api::GROUP,
+            ["datastoremigrations"],
+            &["list"],
+        ),
+        Rule::new(
             "Report progress.",
             exuvia_api::GROUP,
             ["storagemigrations/status"],

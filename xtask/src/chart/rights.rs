@@ -4,6 +4,7 @@
 //! `{{ if .Values.lookAtReferences }}`. Names that only a values file knows are placeholders, which become expressions.
 
 use anyhow::{bail, ensure};
+use exuvia_datastore::DatastoreController;
 use exuvia_runtime::rights::{self, Rule, RuleScope};
 use exuvia_storage::StorageController;
 use exuvia_storage::rbac::{Crd, Scope};
@@ -27,9 +28,48 @@ fn expressions() -> [(String, &'static str); 5] {
     ]
 }
 
-/// The rules of an operator with this scope.
+/// Which controllers run. The value that switches each one on is in [`STORAGE`] and [`DATASTORE`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enabled {
+    Both,
+    Storage,
+    Datastore,
+}
+
+const STORAGE: &str = ".Values.enableStorageMigration";
+const DATASTORE: &str = ".Values.enableDatastoreMigration";
+
+/// The rules of an operator with these controllers and this scope.
+fn rules_of(enabled: Enabled, lease: Option<&str>, scope: &Scope) -> Vec<Rule> {
+    let datastore = (enabled != Enabled::Storage).then(DatastoreController::rights);
+    let storage = (enabled != Enabled::Datastore).then(|| StorageController::rights(scope));
+    rights::operator(lease, datastore.into_iter().chain(storage))
+}
+
+/// The rules of an operator with this scope, and every controller.
 fn rules(scope: &Scope) -> Vec<Rule> {
-    rights::operator(Some(LEASE), [StorageController::rights(scope)])
+    rules_of(Enabled::Both, Some(LEASE), scope)
+}
+
+/// The rules of a scope of roles that do not depend on what is migrated, by which controllers run. A role without rules is
+/// left out by the caller.
+fn always(scope: RuleScope) -> anyhow::Result<String> {
+    let of = |enabled: Enabled| {
+        entries(&of_scope(
+            &rules_of(enabled, Some(LEASE), &Scope::default()),
+            scope,
+        ))
+    };
+    Ok([
+        &format!("  {{{{- if and {STORAGE} {DATASTORE} }}}}\n"),
+        &of(Enabled::Both)?,
+        &format!("  {{{{- else if {STORAGE} }}}}\n"),
+        &of(Enabled::Storage)?,
+        "  {{- else }}\n",
+        &of(Enabled::Datastore)?,
+        "  {{- end }}\n",
+    ]
+    .concat())
 }
 
 /// The rules that `scope` adds to those of `base`: rules about the cluster, or the template would miss them.
@@ -75,15 +115,14 @@ pub(super) fn cluster_role() -> anyhow::Result<String> {
         added(&nothing, &groups)?.into_iter().partition(is_about_group);
     let (crd_objects, named_crds): (Vec<Rule>, Vec<Rule>) =
         added(&nothing, &crds)?.into_iter().partition(is_about_group);
-    let always: Vec<Rule> = of_scope(&rules(&nothing), RuleScope::Cluster);
     let text = [
         HEADER,
-        "{{- if and .Values.rbac.create .Values.enableStorageMigration }}\n",
+        &format!("{{{{- if and .Values.rbac.create (or {STORAGE} {DATASTORE}) }}}}\n"),
         "{{- $managed := include \"exuvia.managed\" . | fromJson }}\n",
         &head("ClusterRole", RuleScope::Cluster),
         "rules:\n",
-        &entries(&always)?,
-        "  {{- if .Values.lookAtReferences }}\n",
+        &always(RuleScope::Cluster)?,
+        &format!("  {{{{- if {STORAGE} }}}}\n  {{{{- if .Values.lookAtReferences }}}}\n"),
         &entries(&added(&nothing, &references)?)?,
         "  {{- end }}\n  {{- if $managed.groups }}\n",
         &entries(&any_crd)?,
@@ -98,7 +137,7 @@ pub(super) fn cluster_role() -> anyhow::Result<String> {
         &entries(&added(&crds, &with_status)?)?,
         "  {{- end }}\n  {{- end }}\n  {{- range $group := $managed.groups }}\n",
         &entries(&group_objects)?,
-        "  {{- end }}\n",
+        "  {{- end }}\n  {{- end }}\n",
         EXTRA_RULES,
         "---\n",
         &binding(RuleScope::Cluster),
@@ -131,21 +170,35 @@ const EXTRA_RULES: &str = "  {{- with .Values.rbac.extraRules }}
 /// `templates/roles.yaml`.
 pub(super) fn roles() -> anyhow::Result<String> {
     let all = rules(&Scope::default());
-    let without_lease = rights::operator(None, [StorageController::rights(&Scope::default())]);
+    let without_lease = rules_of(Enabled::Both, None, &Scope::default());
     ensure!(
         of_scope(&without_lease, RuleScope::Own).is_empty(),
         "a controller has a rule in its own namespace: xtask/src/chart/rights.rs has no place for it"
     );
     let mut text = format!("{HEADER}{{{{- if .Values.rbac.create }}}}\n");
-    for (scope, condition) in [
-        (RuleScope::Default, ".Values.enableStorageMigration"),
-        (RuleScope::KubeSystem, ".Values.enableStorageMigration"),
-        (RuleScope::Own, ".Values.leaderElection.enabled"),
+    let of_datastore = rules_of(Enabled::Datastore, None, &Scope::default());
+    ensure!(
+        of_scope(&of_datastore, RuleScope::KubeSystem).is_empty(),
+        "datastore migration has a rule in kube-system: xtask/src/chart/rights.rs has no place for it"
+    );
+    let any = format!("or {STORAGE} {DATASTORE}");
+    for (scope, condition, rules) in [
+        (RuleScope::Default, any.as_str(), always(RuleScope::Default)?),
+        (
+            RuleScope::KubeSystem,
+            STORAGE,
+            entries(&of_scope(&all, RuleScope::KubeSystem))?,
+        ),
+        (
+            RuleScope::Own,
+            ".Values.leaderElection.enabled",
+            entries(&of_scope(&all, RuleScope::Own))?,
+        ),
     ] {
         text.push_str(&format!("{{{{- if {condition} }}}}\n---\n"));
         text.push_str(&head("Role", scope));
         text.push_str("rules:\n");
-        text.push_str(&entries(&of_scope(&all, scope))?);
+        text.push_str(&rules);
         text.push_str("---\n");
         text.push_str(&binding(scope));
         text.push_str("{{- end }}\n");
@@ -222,7 +275,7 @@ pub(crate) fn rule_table() -> anyhow::Result<String> {
         look_at_references: true,
         ..Scope::default()
     };
-    let rules = rights::operator(Some("exuvia"), [StorageController::rights(&scope)]);
+    let rules = rules_of(Enabled::Both, Some("exuvia"), &scope);
     let mut text = "| where | rule | why |\n|---|---|---|\n".to_owned();
     for scope in RuleScope::ALL {
         for rule in of_scope(&rules, scope) {

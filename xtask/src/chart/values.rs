@@ -29,6 +29,9 @@ pub(super) fn entries() -> anyhow::Result<Vec<Entry>> {
             Entry::Section("What is migrated"),
             flags.value("enableStorageMigration", "enable-storage-migration", boolean())?,
             flags
+                .value("enableDatastoreMigration", "enable-datastore-migration", boolean())?
+                .and("Bind them for the time of the migration"),
+            flags
                 .value("groups", "groups", json!({"type": "array", "uniqueItems": true, "items": {"type": "string"}}))?
                 .and("RBAC cannot include subgroups: list each group that has CRDs"),
             flags

@@ -1,5 +1,8 @@
 //! What a pass over the objects finds: counts by kind, what stands in the way, which targets differ.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use exuvia_api::{Blocker, ConflictStatus, DatastoreProgress, TypeProgress};
 use exuvia_write::Redacted;
 use kube::api::ObjectMeta;
@@ -41,6 +44,10 @@ pub struct Findings {
     pub conflicts: Vec<ConflictStatus>,
     /// Objects that no mapping takes.
     pub unmoved: u64,
+    /// How long each kind took.
+    pub took: BTreeMap<String, Duration>,
+    /// Since when the kind in work is.
+    since: Option<Instant>,
 }
 
 impl Findings {
@@ -113,6 +120,15 @@ impl Findings {
     /// The kind in work, and how many kinds are done with.
     pub(crate) fn at_kind(&mut self, current: &str, done: usize) {
         let progress = &mut self.progress;
+        let now = Instant::now();
+        if let Some(since) = self
+            .since
+            .replace(now)
+            .filter(|_| !progress.current_type.is_empty())
+        {
+            let took = self.took.entry(progress.current_type.clone()).or_default();
+            *took += now.saturating_duration_since(since);
+        }
         current.clone_into(&mut progress.current_type);
         progress.completed_types = i32::try_from(done).unwrap_or(i32::MAX);
         progress.type_progress = format!("{done} / {}", progress.total_types);

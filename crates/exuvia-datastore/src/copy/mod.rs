@@ -9,7 +9,7 @@ mod trial;
 mod verify;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exuvia_api::{
     ConflictPolicy, DatastoreMigration, MIGRATION_UID_ANNOTATION, SOURCE_HASH_ANNOTATION,
@@ -51,7 +51,7 @@ pub struct Mover {
     pub(crate) control: Control,
     /// Uids under which an aggregated API server showed the objects.
     pub(crate) aliases: Aliases,
-    findings: Mutex<Findings>,
+    findings: Arc<Mutex<Findings>>,
     /// Successors that were found, by the uids of their sources.
     successors: Mutex<HashMap<String, Successor>>,
     /// Places of targets that had to wait for their owners.
@@ -80,7 +80,7 @@ impl Mover {
             client,
             writer: writer.acting_as(FIELD_MANAGER).strict(),
             comparison: Comparison::new(&migration.spec.conflicts),
-            findings: Mutex::new(Findings::new(&kinds)),
+            findings: Arc::new(Mutex::new(Findings::new(&kinds))),
             kinds,
             mappings,
             uid: migration.metadata.uid.clone().unwrap_or_default(),
@@ -101,6 +101,12 @@ impl Mover {
     /// What was found so far, in the pass that runs or ran last.
     pub fn findings(&self) -> Findings {
         self.found().clone()
+    }
+
+    /// The same, to look at while a pass runs.
+    #[cfg(feature = "controller")]
+    pub(crate) fn shared_findings(&self) -> Arc<Mutex<Findings>> {
+        Arc::clone(&self.findings)
     }
 
     fn found(&self) -> MutexGuard<'_, Findings> {

@@ -67,6 +67,8 @@ pub struct Engine {
     undone: u32,
     not_before: Option<Instant>,
     blockers: Vec<Blocker>,
+    /// The generation that was last looked at while nothing is locked.
+    idle_generation: Option<i64>,
     found: Findings,
     message: Option<Redacted>,
 }
@@ -119,6 +121,7 @@ impl Engine {
             undone: 0,
             not_before: None,
             blockers: Vec::new(),
+            idle_generation: None,
             found: Findings::default(),
             message: None,
         }
@@ -178,6 +181,12 @@ impl Engine {
     fn pause_left(&self) -> Option<Duration> {
         let left = self.not_before?.saturating_duration_since(Instant::now());
         Some(left).filter(|left| !left.is_zero())
+    }
+
+    /// What the running step finds, to look at while it runs.
+    #[cfg(feature = "controller")]
+    pub(crate) fn shared_findings(&self) -> Option<std::sync::Arc<std::sync::Mutex<Findings>>> {
+        self.work.as_ref().map(|work| work.mover.shared_findings())
     }
 
     /// One more sentence about what it waits for.

@@ -140,9 +140,12 @@ impl Engine {
             return Ok(());
         }
         if stage == Stage::Idle {
-            // Everything is looked at again for another spec.
-            self.seen = crate::protocol::Seen::default();
-            self.work = None;
+            // Everything is looked at again for another spec. One that is blocked may have no work: it is not another one.
+            if self.work.is_some() || self.idle_generation != generation {
+                self.seen = crate::protocol::Seen::default();
+                self.work = None;
+            }
+            self.idle_generation = generation;
             return Ok(()); // the first step builds it
         }
         let built = Work::new(

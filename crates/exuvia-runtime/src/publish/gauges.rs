@@ -59,7 +59,7 @@ impl<P: Published> Gauges<P> {
             new.steps.clone(),
         );
         metrics.register(
-            &format!("{prefix}_pass_duration_seconds"),
+            &format!("{prefix}_{}", P::PASS_METRIC),
             "Duration of a pass from its beginning to its end, including the time spent waiting",
             new.passes.clone(),
         );
@@ -96,7 +96,12 @@ impl<P: Published> Gauges<P> {
             all.iter().filter(move |other| Some(**other) != kept)
         };
         for other in others(P::PHASES, Some(phase)) {
-            self.phase.remove(&with(subject, "phase", other));
+            let label = with(subject, "phase", other);
+            if P::SHOWS_EVERY_PHASE {
+                self.phase.get_or_create(&label).set(0);
+            } else {
+                self.phase.remove(&label);
+            }
         }
         self.phase.get_or_create(&with(subject, "phase", phase)).set(1);
         for other in others(P::STALL_REASONS, reason) {

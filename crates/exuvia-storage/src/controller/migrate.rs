@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::watch;
 
 use super::options::options;
-use super::status;
+use super::status::{self, StatusUpdate};
 use super::teller::StatusTeller;
 use super::world::SeenMigration;
 use super::{StorageController, lock};
@@ -24,6 +24,9 @@ use crate::{Error, Options, built_in_resource};
 
 /// API servers are looked at again at least this often while a migration waits for them.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// A datastore migration that moves the objects is looked at again this often.
+const MOVED_AGAIN: Duration = Duration::from_secs(10);
 
 /// An engine that waits for a time to pass. It knows since when each API server shows the new storage version.
 pub(super) struct Parked {
@@ -78,11 +81,16 @@ impl StorageController {
         let mut work = self.take_up(&migration, options, built_in);
         let mut teller = StatusTeller::new(self, seen, migration, &work, signal);
         let ended = Box::pin(drive(&mut work.engine, &mut teller)).await?;
-        let (mut migration, refused) = (teller.migration, teller.refused);
+        let (mut migration, refused, waits) = (teller.migration, teller.refused, teller.waits);
         work.began = teller.began;
         if let Some(message) = refused {
             let message = Redacted::ours(message);
             return self.refuse(&mut migration, reason::INVALID_SPEC, message).await;
+        }
+        if let Some(message) = waits {
+            self.publish(&mut migration, &StatusUpdate::new(Phase::Pending, message, None))
+                .await?;
+            return Ok(Next::After(MOVED_AGAIN));
         }
         Ok(match ended {
             Ended::Waits(left) => {

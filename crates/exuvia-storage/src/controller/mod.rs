@@ -2,6 +2,7 @@
 
 mod metrics;
 mod migrate;
+mod moved;
 mod options;
 mod running;
 mod status;

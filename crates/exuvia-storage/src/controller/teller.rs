@@ -7,6 +7,7 @@ use exuvia_api::{Phase, StorageMigration, reason};
 use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::{Control, Tally};
+use exuvia_write::Redacted;
 use tokio::sync::watch;
 
 use super::StorageController;
@@ -35,6 +36,8 @@ pub(super) struct StatusTeller<'a> {
     pub(super) began: Option<Instant>,
     /// Why the spec cannot be carried out.
     pub(super) refused: Option<String>,
+    /// Why nothing can be rewritten now.
+    pub(super) waits: Option<Redacted>,
     /// The step that was told last, and what was remembered before it.
     step: Option<StepKind>,
     pass: Option<Pass>,
@@ -58,6 +61,7 @@ impl<'a> StatusTeller<'a> {
             migration,
             began: work.began,
             refused: None,
+            waits: None,
             step: None,
             pass: None,
         }
@@ -92,6 +96,12 @@ impl Teller<Engine> for StatusTeller<'_> {
         self.refused = refused_shed(&self.migration, engine);
         if self.refused.is_some() {
             return Ok(Flow::Stop);
+        }
+        if let (NextStep::Do(_), Some(crd)) = (next, engine.definition()) {
+            self.waits = self.controller.moved_by(&crd.group, &crd.kind).await?;
+            if self.waits.is_some() {
+                return Ok(Flow::Stop);
+            }
         }
         (self.step, self.pass) = (None, engine.pass().cloned());
         match next {

@@ -67,12 +67,16 @@ pub enum Command {
     /// Migrate stored objects to the storage version, and say which versions may be dropped
     #[command(subcommand, after_long_help = WORDS)]
     Storage(StorageCommand),
-    /// Run in a cluster: migrate the CRDs that have opted in, and carry out every `StorageMigration`
+    /// Run in a cluster: migrate the CRDs that have opted in, and carry out every `StorageMigration` and
+    /// `DatastoreMigration`
     Operator(Box<OperatorArgs>),
     /// Print the rights that the operator needs, as RBAC manifests with a reason for each rule
     ///
     /// The rules are for the CRDs of the cluster that have opted in, as the operator would find them (only CRDs are read), or
     /// for the CRDs named with --crds (no cluster is needed). The service account itself is not included.
+    ///
+    /// With -f, the rules are those that one `DatastoreMigration` needs for its time, in roles of their own: delete them when it
+    /// has come to its end.
     Rbac(RbacArgs),
     /// Print a completion script for your shell
     Completions {
@@ -150,6 +154,10 @@ fn crd_name(text: &str) -> Result<Crd, &'static str> {
 /// Arguments of `exuvia rbac`.
 #[derive(Clone, Debug, Args)]
 pub struct RbacArgs {
+    /// A manifest of a `DatastoreMigration`: print what it needs besides the operator's own rights. The cluster's CRDs are read;
+    /// `-` is standard input (repeatable)
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["crds", "groups", "group_wildcards"])]
+    pub filename: Vec<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub opt_in: OptInArgs,

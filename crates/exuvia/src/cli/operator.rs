@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use exuvia_api::{defaults, limits};
+use exuvia_datastore::{DatastoreController, DatastoreSettings};
 use exuvia_runtime::{
     Claim, Events, Health, LeaseSettings, LogFormat, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
     elect, serve, start_logging,
@@ -27,6 +28,9 @@ pub struct OperatorArgs {
     /// Migrate the stored objects of CRDs that have opted in, and carry out every `StorageMigration`
     #[arg(long, env = "ENABLE_STORAGE_MIGRATION", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enable_storage_migration: bool,
+    /// Carry out every `DatastoreMigration`. Each one needs rights of its own, which `exuvia rbac -f` prints
+    #[arg(long, env = "ENABLE_DATASTORE_MIGRATION", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub enable_datastore_migration: bool,
     /// API groups whose labelled CRDs are managed; `example.com` includes `a.example.com`, `*` means all
     #[arg(
         long,
@@ -179,18 +183,33 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     if args.enable_storage_migration {
         runtime.add(StorageController::new(
             config.clone(),
+            client.clone(),
+            watching.clone(),
+            writer.clone(),
+            events.clone(),
+            metrics.clone(),
+            storage_settings(args, format!("{namespace}/{}", args.lease_name)),
+        ));
+    }
+    if args.enable_datastore_migration {
+        let settings = DatastoreSettings {
+            api_servers: args.api_servers.clone(),
+        };
+        runtime.add(DatastoreController::new(
+            config.clone(),
             client,
             watching,
             writer,
             events,
             metrics.clone(),
-            storage_settings(args, format!("{namespace}/{}", args.lease_name)),
+            settings,
         ));
     }
     tracing::info!(
         version,
         identity,
         storage_migration = args.enable_storage_migration,
+        datastore_migration = args.enable_datastore_migration,
         groups = args.groups.join(","),
         crds = args.crds.join(","),
         label = %args.opt_in_label,

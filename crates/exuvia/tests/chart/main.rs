@@ -10,6 +10,7 @@ mod installed;
 mod monitoring;
 mod options;
 mod rights;
+mod tenancy;
 mod values;
 
 use std::path::PathBuf;

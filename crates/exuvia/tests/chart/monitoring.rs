@@ -196,6 +196,19 @@ async fn alerts_fire_when_people_should_look_and_not_before() {
             ],
         },
         {
+            "name": "a datastore migration that is stalled, and one whose freeze lasts",
+            "input_series": [build_info, series(&leads("a"), "1x200"),
+                series(r#"exuvia_datastore_stalled{resource="move",reason="NotServed",instance="a"}"#, "1x200"),
+                series(r#"exuvia_datastore_frozen_seconds{resource="move",instance="a"}"#, "0+60x200"),
+                series(r#"exuvia_datastore_frozen_seconds{resource="other",instance="b"}"#, "0+60x200")],
+            "alert_rule_test": [
+                silent("10m", "ExuviaDatastoreMigrationStalled"),
+                fires("20m", "ExuviaDatastoreMigrationStalled", json!({"resource": "move", "reason": "NotServed"})),
+                silent("9m", "ExuviaSourceFrozenForLong"),
+                fires("12m", "ExuviaSourceFrozenForLong", json!({"resource": "move"})),
+            ],
+        },
+        {
             "name": "errors and throttling that do not end",
             "input_series": [build_info, series(errors, "0+1x200"), series(throttled, "0+120x200")],
             "alert_rule_test": [

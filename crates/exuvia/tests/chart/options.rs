@@ -79,6 +79,7 @@ async fn each_switch_adds_exactly_its_own_objects() {
 async fn values_reach_the_operator_as_flags() {
     let values = json!({
         "enableStorageMigration": false,
+        "enableDatastoreMigration": false,
         "groups": ["example.com", "a.example.com"],
         "optInLabel": "example.com/migrate=yes",
         "settle": "5s",
@@ -104,6 +105,7 @@ async fn values_reach_the_operator_as_flags() {
         [
             "operator",
             "--enable-storage-migration=false",
+            "--enable-datastore-migration=false",
             "--groups=example.com,a.example.com",
             "--opt-in-label=example.com/migrate=yes",
             "--settle=5s",

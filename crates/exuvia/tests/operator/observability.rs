@@ -48,6 +48,7 @@ async fn every_metric_is_documented_and_every_documented_metric_is_there() {
         .lines()
         .filter(|line| line.starts_with("| `"))
         .flat_map(|line| line.split('|').nth(1).unwrap().split('`').skip(1).step_by(2))
+        .filter(|name| !name.starts_with("exuvia_datastore_")) // tests/datastore looks at these
         .map(str::to_owned)
         .collect();
     let undocumented: Vec<_> = shown.difference(&documented).collect();

@@ -1,0 +1,207 @@
+//! Carries one migration out: drives its engine as far as it can go now, and keeps it while it waits.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use exuvia_api::{DatastoreMigration, DatastorePhase, datastore_reason as reason, parse_duration};
+use exuvia_runtime::machine::{Ended, drive};
+use exuvia_runtime::publish::StallCause;
+use exuvia_runtime::servers::ApiServers;
+use exuvia_runtime::{EventKind, Next, Signal};
+use exuvia_sweep::Control;
+use exuvia_write::{ErrorClass, Redacted, redacted};
+use kube::ResourceExt;
+
+use super::metrics::Counted;
+use super::status::{StatusUpdate, stalled_for};
+use super::teller::StatusTeller;
+use super::words::moved;
+use super::{DatastoreController, lock};
+use crate::protocol::Hold;
+use crate::{Engine, Error};
+
+/// What stands in the way is looked at again this often, besides at events.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// A server that fails so often in a row is worth a word in the status; once is a hiccup.
+const WORTH_A_WORD: u32 = 3;
+
+/// A migration in work. Between two reconciles it is kept: the freeze remembers what API servers have shown.
+pub(super) struct Work {
+    pub(super) engine: Engine,
+    pub(super) control: Control,
+    pub(super) counted: Arc<Mutex<Counted>>,
+    uid: Option<String>,
+    failed: u32,
+}
+
+impl DatastoreController {
+    /// Brings the migration as far as it can go now.
+    pub(super) async fn migrate(&self, name: &str, signal: &Signal) -> Result<Next, Error> {
+        let Some(mut migration) = self.migrations().get_opt(name).await? else {
+            self.forget_migration(name);
+            return Ok(Next::Await);
+        };
+        let phase = migration.status.as_ref().and_then(|status| status.phase);
+        // Nothing is left to do, and the rights for it may have been taken back.
+        if phase == Some(DatastorePhase::Complete) && migration.metadata.deletion_timestamp.is_none() {
+            self.world().hold(name, false);
+            lock(&self.works).remove(name);
+            self.meters.show_frozen(&migration);
+            let update = complete(&migration);
+            self.publisher.publish(&mut migration, &update).await?;
+            return Ok(Next::Await);
+        }
+        let mut work = self.take_up(migration);
+        let began = Instant::now();
+        let mut teller = StatusTeller::new(self, &work, signal);
+        let ended = Box::pin(drive(&mut work.engine, &mut teller)).await;
+        drop(teller);
+        let is_cancelled = work.control.is_cancelled();
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(_) if is_cancelled => Ended::Stopped,
+            Err(Error::Changed(why)) => {
+                tracing::debug!(migration = name, why, "looking again");
+                self.keep(name, work);
+                return Ok(Next::Retry);
+            }
+            Err(error) => {
+                work.failed += 1;
+                self.tell_of(&work, &error, signal).await;
+                self.keep(name, work);
+                return Err(error);
+            }
+        };
+        work.failed = 0;
+        let is_held = matches!(
+            ended,
+            Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::CleanupBlocked)
+        );
+        self.world().hold(name, is_held);
+        Ok(match ended {
+            Ended::Waits(left) => {
+                self.keep(name, work);
+                Next::After(left)
+            }
+            Ended::Held(hold) => {
+                let pause = pause(hold, work.engine.migration(), began.elapsed());
+                self.keep(name, work);
+                Next::After(pause)
+            }
+            Ended::Done => {
+                if work.engine.migration().metadata.deletion_timestamp.is_some() {
+                    self.forget_migration(name);
+                }
+                Next::Await
+            }
+            // What made it void has queued it again, or the operator is shutting down.
+            Ended::Stopped => {
+                tracing::debug!(migration = name, "stopped");
+                Next::Await
+            }
+        })
+    }
+
+    /// The engine that was kept, or a new one, which goes on from what is on record.
+    fn take_up(&self, migration: DatastoreMigration) -> Work {
+        let kept = lock(&self.works).remove(&migration.name_any());
+        let uid = migration.uid();
+        if let Some(kept) = kept.filter(|kept| kept.uid == uid && !kept.control.is_cancelled()) {
+            return kept;
+        }
+        let control = Control::new();
+        let servers = ApiServers::new(&self.config, &self.settings.api_servers, &[]);
+        let writer = self.writer.clone().also_observe(self.meters.observe_writes());
+        let engine = Engine::with_servers(servers, self.client.clone(), &writer, migration)
+            .controlled_by(control.clone());
+        Work {
+            engine,
+            control,
+            counted: Arc::default(),
+            uid,
+            failed: 0,
+        }
+    }
+
+    fn keep(&self, name: &str, work: Work) {
+        lock(&self.works).insert(name.to_owned(), work);
+    }
+
+    /// Puts an error that comes back again and again, or one that no waiting cures, into the status.
+    async fn tell_of(&self, work: &Work, error: &Error, signal: &Signal) {
+        if let Error::Unfinished { objects, .. } = error {
+            let current = work.engine.progress().current_type;
+            self.meters.failed(&current, *objects);
+        }
+        let reason = match error {
+            Error::Invalid(_) => reason::INVALID_SPEC,
+            _ if is_forbidden(error) => reason::FORBIDDEN,
+            _ => reason::SERVER_ERRORS,
+        };
+        let is_hiccup = reason == reason::SERVER_ERRORS && work.failed < WORTH_A_WORD;
+        if is_hiccup || signal.is_stopping() {
+            return;
+        }
+        let mut migration = work.engine.migration().clone();
+        let status = migration.status.clone().unwrap_or_default();
+        let cause = StallCause {
+            reason,
+            message: redacted!("{}; it is tried again", Redacted::from_error(error)),
+        };
+        if stalled_for(&migration) != Some(reason) {
+            let note = redacted!("{}: {}", reason, cause.message.clone());
+            self.publisher
+                .event(&migration, None, EventKind::Warning, "Blocked", &note)
+                .await;
+        }
+        let update = StatusUpdate {
+            decided_in: status.phase,
+            phase: status.phase.unwrap_or_default(),
+            step: status.step,
+            message: cause.message.clone(),
+            reason: None,
+            is_working: false,
+            stall_cause: Some(cause),
+            progress: None,
+            conflicts: None,
+            blockers: None,
+        };
+        // It may well fail for the same reason: then the log is all there is.
+        let _ = self.publisher.publish(&mut migration, &update).await;
+    }
+}
+
+/// When to look at a hold again. What takes long to look at is looked at less often.
+fn pause(hold: Hold, migration: &DatastoreMigration, took: Duration) -> Duration {
+    let interval = match hold {
+        Hold::Conflicts => parse_duration(&migration.spec.conflicts.poll_interval).unwrap_or(LOOK_AGAIN),
+        _ => LOOK_AGAIN,
+    };
+    interval.max(took)
+}
+
+fn is_forbidden(error: &Error) -> bool {
+    match error {
+        Error::Read(kube::Error::Api(status)) => status.code == 403,
+        Error::List(error) => error.class == ErrorClass::Denied,
+        Error::Write(error) => error.class() == ErrorClass::Denied,
+        _ => false,
+    }
+}
+
+/// What a migration that is complete says.
+fn complete(migration: &DatastoreMigration) -> StatusUpdate {
+    let status = migration.status.clone().unwrap_or_default();
+    StatusUpdate {
+        decided_in: status.phase,
+        phase: DatastorePhase::Complete,
+        step: String::new(),
+        message: Redacted::ours(moved(&status)),
+        reason: None,
+        is_working: false,
+        stall_cause: None,
+        progress: None,
+        conflicts: Some(Vec::new()),
+        blockers: Some(Vec::new()),
+    }
+}

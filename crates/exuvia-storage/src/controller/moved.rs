@@ -1,0 +1,104 @@
+//! Whether a `DatastoreMigration` is moving the objects of a resource: its storage migration waits for the end.
+
+use exuvia_api::{DatastoreMigration, DatastorePhase};
+use exuvia_sweep::Pages;
+use exuvia_write::{Name, Redacted, redacted};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, CustomResourceExt, ResourceExt};
+
+use super::StorageController;
+use crate::Error;
+
+impl StorageController {
+    /// Why the objects of this CRD cannot be rewritten now, in words. Where `DatastoreMigration`s are not installed nothing is
+    /// asked but that.
+    pub(super) async fn moved_by(&self, group: &str, kind: &str) -> Result<Option<Redacted>, Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        if crds
+            .get_metadata_opt(DatastoreMigration::crd_name())
+            .await?
+            .is_none()
+        {
+            return Ok(None);
+        }
+        let api: Api<DatastoreMigration> = Api::all(self.client.clone());
+        let mut pages = Pages::of(&api);
+        while let Some(page) = pages.next().await.map_err(kube::Error::from)? {
+            let migrations = page
+                .items
+                .iter()
+                .filter_map(|item| item.read::<DatastoreMigration>().ok());
+            for migration in migrations {
+                if is_moving(&migration, group, kind) {
+                    return Ok(Some(redacted!(
+                        "DatastoreMigration {} moves these objects; the storage migration goes on when that has come to its end",
+                        Name(&migration.name_any())
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether it works on objects of this kind now: as its source, or as its target.
+fn is_moving(migration: &DatastoreMigration, group: &str, kind: &str) -> bool {
+    let phase = migration.status.as_ref().and_then(|status| status.phase);
+    let is_at_work = matches!(phase, Some(DatastorePhase::Migrating | DatastorePhase::Converged));
+    is_at_work
+        && migration.spec.mappings.iter().any(|mapping| {
+            let is_source = mapping.from.group == group && mapping.from.kinds.iter().any(|from| from == kind);
+            let has_name = match mapping.to.kind.as_str() {
+                "" => mapping.from.kinds.iter().any(|from| from == kind),
+                to => to == kind,
+            };
+            is_source || (mapping.to.group == group && has_name)
+        })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sources_and_targets_are_worked_on_from_the_start_to_the_end() {
+        let migration = |phase: &str| -> DatastoreMigration {
+            serde_json::from_value(json!({
+                "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration", "metadata": {"name": "m"},
+                "spec": {"mappings": [
+                    {"name": "a", "from": {"group": "old.dev", "version": "v1", "kinds": ["Widget"]},
+                     "to": {"group": "new.dev", "version": "v1"}},
+                    {"name": "b", "from": {"group": "old.dev", "version": "v1", "kinds": ["Gadget"]},
+                     "to": {"group": "new.dev", "version": "v1", "kind": "Device"}},
+                ]},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let moving = migration("Migrating");
+        for (group, kind, expected) in [
+            ("old.dev", "Widget", true),
+            ("new.dev", "Widget", true),
+            ("new.dev", "Device", true),
+            ("new.dev", "Gadget", false),
+            ("other.dev", "Widget", false),
+        ] {
+            assert_eq!(is_moving(&moving, group, kind), expected, "{kind}.{group}");
+        }
+        for (phase, expected) in [
+            ("Pending", false),
+            ("Converged", true),
+            ("Complete", false),
+            ("Failed", false),
+        ] {
+            assert_eq!(
+                is_moving(&migration(phase), "old.dev", "Widget"),
+                expected,
+                "{phase}"
+            );
+        }
+    }
+}

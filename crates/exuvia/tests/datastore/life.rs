@@ -1,0 +1,107 @@
+//! The controller's life: its CRD comes and goes, the process ends, migrations stay what they are.
+
+use exuvia_api::{DatastoreMigration, DatastorePhase};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::DeleteParams;
+use kube::{Api, CustomResourceExt};
+use serde_json::json;
+
+use crate::harness::*;
+
+const OWN_CRD: &str = "datastoremigrations.exuvia.dev";
+
+#[tokio::test]
+async fn its_crd_may_go_and_come_back_and_nothing_of_the_users_goes_with_it() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let access = control_plane.user("exuvia", &["system:masters"]).unwrap();
+    let operator = Operator::start(&control_plane, &access, "own-crd", &[]);
+    operator.ready().await;
+    let stage = Stage::at(client.clone(), "leaving", 3).await;
+    let mut spec = stage.spec();
+    spec["cleanup"] = json!({"source": "DeleteCRDs"});
+    stage.migrate(spec).await;
+    stage.in_phase(DatastorePhase::Complete).await;
+
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    crds.delete(OWN_CRD, &DeleteParams::default()).await.unwrap();
+    until("our CRD is gone", async || {
+        crds.get_opt(OWN_CRD).await.unwrap().is_none()
+    })
+    .await;
+    until("the operator waits for it", async || {
+        let (code, answer) = operator.get("/readyz?verbose").await;
+        code == 200 && answer.contains(&format!("waits for crd {OWN_CRD}"))
+    })
+    .await;
+    assert_eq!(
+        stage.names(&stage.old).await.len(),
+        3,
+        "the source is still there"
+    );
+    assert_eq!(stage.names(&stage.new).await.len(), 3);
+
+    install(&client, &DatastoreMigration::crd()).await;
+    let again = Stage::at(client, "back", 2).await;
+    again.migrate(again.spec()).await;
+    again.in_phase(DatastorePhase::Complete).await;
+    let unexpected: Vec<String> = operator
+        .complaints()
+        .into_iter()
+        .filter(|line| !line.contains("waiting for the controller's CRD"))
+        // A server that has just been told of a CRD does not answer for a moment.
+        .filter(|line| !line.contains("watch failed; retrying"))
+        .collect();
+    assert!(unexpected.is_empty(), "{unexpected:#?}");
+}
+
+#[tokio::test]
+async fn an_operator_that_is_told_to_stop_ends_quietly_and_its_successor_goes_on() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let access = control_plane.user("exuvia", &["system:masters"]).unwrap();
+    let operator = Operator::start(&control_plane, &access, "first", &["--lease-name=life"]);
+    operator.ready().await;
+    let stage = Stage::at(client, "stopped", 5).await;
+    let mut spec = stage.spec();
+    spec["freeze"]["drain"] = json!("5s");
+    stage.migrate(spec).await;
+    stage
+        .status_when("it drains", |status| status.step == "Draining")
+        .await;
+    operator.terminate();
+    let code = until("the operator ends", async || operator.process.exit_code()).await;
+    assert_eq!(code, 0, "{}", operator.log());
+    assert_eq!(operator.complaints(), Vec::<String>::new());
+    let phase = stage.in_phase(DatastorePhase::Migrating).await;
+    assert!(phase.frozen_at.is_some(), "the freeze stays: {phase:?}");
+
+    let _successor = Operator::start(&control_plane, &access, "second", &["--lease-name=life"]);
+    stage.in_phase(DatastorePhase::Complete).await;
+    assert_eq!(stage.names(&stage.new).await.len(), 5);
+    let events = stage.event_reasons().await;
+    assert_eq!(
+        events,
+        ["Complete", "Converged", "Frozen", "Started"],
+        "each once"
+    );
+}
+
+#[tokio::test]
+async fn switched_off_it_touches_nothing() {
+    let control_plane = &shared().await.control_plane;
+    let access = control_plane.user("off", &["system:masters"]).unwrap();
+    let off = [
+        "--enable-datastore-migration=false",
+        "--enable-storage-migration=false",
+    ];
+    let operator = Operator::start(control_plane, &access, "off", &off);
+    operator.ready().await;
+    assert!(
+        operator.log().contains("datastore_migration=false"),
+        "{}",
+        operator.log()
+    );
+    let (_, answer) = operator.get("/readyz?verbose").await;
+    assert!(!answer.contains("datastoremigration"), "{answer}");
+}
