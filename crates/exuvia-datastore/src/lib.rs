@@ -9,6 +9,7 @@
 //! | [`route`] | lets the target CRDs answer instead of another API server |
 //! | [`copy`] | tries, writes and verifies the targets, and takes them back |
 //! | [`owners`] | owners of moved objects, and objects owned by moved ones |
+//! | [`plan`] | what a migration would do or has done, looked at without a write |
 
 mod check;
 mod compare;
@@ -19,6 +20,7 @@ pub mod freeze;
 mod kinds;
 pub mod mapping;
 pub mod owners;
+pub mod plan;
 pub mod protocol;
 mod references;
 pub mod rights;
