@@ -175,6 +175,11 @@ impl Located {
         self.first()
     }
 
+    /// Where a key stands, if it is there.
+    pub fn key_place(&self, path: &[Segment]) -> Option<Place> {
+        self.key_node(path).map(Place::of)
+    }
+
     /// Where a character of a text stands, given by its line and column in that text. `None` where that cannot be told, as in
     /// folded or escaped text.
     pub fn place_in(&self, path: &[Segment], (line, column): (usize, usize), stream: &str) -> Option<Place> {

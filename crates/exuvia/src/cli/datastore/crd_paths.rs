@@ -38,7 +38,7 @@ impl Schemas {
                 .is_some_and(|version| version.starts_with("apiextensions.k8s.io/"))
     }
 
-    /// The schema of a kind at a version; otherwise why there is none.
+    /// The schema of a kind at a version; otherwise why it is missing.
     fn find(&self, group: &str, version: &str, kind: &str) -> Result<&Value, Missing> {
         let is_meant = |crd: &&Value| crd["spec"]["group"] == group && crd["spec"]["names"]["kind"] == kind;
         let Some(crd) = self.crds.iter().find(is_meant) else {
@@ -109,7 +109,7 @@ enum Missing {
 impl Missing {
     fn said(self, group: &str, version: &str, kind: &str) -> String {
         match self {
-            Self::Crd => format!("there is no CRD for kind {kind} in group {group}"),
+            Self::Crd => format!("no CRD was found for kind {kind} in group {group}"),
             Self::Version => {
                 format!("the CRD for kind {kind} in group {group} does not serve version {version}")
             }

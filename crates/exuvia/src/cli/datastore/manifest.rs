@@ -156,7 +156,11 @@ impl Manifest {
     pub(super) fn check(&self) -> Checked {
         let mut faults: Vec<Fault> = schema_faults(&self.value)
             .into_iter()
-            .map(|fault| self.fault(&fault.path, fault.problem))
+            .map(|fault| {
+                let key = self.located.key_place(&fault.path).filter(|_| fault.is_unknown);
+                let place = key.unwrap_or_else(|| self.located.place(&fault.path));
+                self.fault_at(place, &fault.path, fault.problem)
+            })
             .collect();
         if object_name(&self.name).is_err() && self.value["metadata"]["name"].is_string() {
             let problem = format!(
@@ -224,12 +228,14 @@ fn schema_faults(value: &Value) -> Vec<schema::Fault> {
         faults.push(schema::Fault {
             path: segments("apiVersion"),
             problem: format!("unknown version: expected {expected}"),
+            is_unknown: false,
         });
     }
     if !value["metadata"]["name"].is_string() {
         faults.push(schema::Fault {
             path: segments("metadata.name"),
             problem: "the field is missing: expected a name".to_owned(),
+            is_unknown: false,
         });
     }
     let schema = version

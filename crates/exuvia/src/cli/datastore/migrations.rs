@@ -57,7 +57,7 @@ async fn not_found(cluster: &Cluster, name: &str) -> anyhow::Error {
     let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
     let meant = nearest(name, names.iter().map(String::as_str));
     match (meant.as_slice(), names.as_slice()) {
-        (_, []) => anyhow!("DatastoreMigration {name:?} not found: there is none in this cluster"),
+        (_, []) => anyhow!("DatastoreMigration {name:?} not found: this cluster has none"),
         ([], _) => {
             anyhow!("DatastoreMigration {name:?} not found: `exuvia datastore status` shows all of them")
         }

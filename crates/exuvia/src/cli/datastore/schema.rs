@@ -11,6 +11,8 @@ use crate::cli::refusal::or;
 pub(super) struct Fault {
     pub(super) path: Vec<Segment>,
     pub(super) problem: String,
+    /// The field itself is unknown, and not only its value wrong.
+    pub(super) is_unknown: bool,
 }
 
 /// Everything that is wrong with a value.
@@ -33,6 +35,7 @@ impl Check {
         self.faults.push(Fault {
             path: self.path.clone(),
             problem,
+            is_unknown: false,
         });
     }
 
@@ -120,12 +123,15 @@ impl Check {
             } else if schema["x-kubernetes-preserve-unknown-fields"] != true {
                 let names = known.into_iter().flatten().map(|(name, _)| name.as_str());
                 let meant: Vec<String> = nearest(key, names).into_iter().map(str::to_owned).collect();
-                self.path.push(segment);
-                self.fault(match meant.as_slice() {
-                    [] => "unknown field".to_owned(),
-                    meant => format!("unknown field: did you mean {}?", or(meant)),
+                let path = self.path.iter().cloned().chain([segment]).collect();
+                self.faults.push(Fault {
+                    path,
+                    problem: match meant.as_slice() {
+                        [] => "unknown field".to_owned(),
+                        meant => format!("unknown field: did you mean {}?", or(meant)),
+                    },
+                    is_unknown: true,
                 });
-                self.path.pop();
             }
         }
         for required in schema["required"].as_array().into_iter().flatten() {

@@ -161,17 +161,16 @@ pub(super) fn detail(migration: &DatastoreMigration, now: Timestamp, screen: Opt
         return text;
     };
     say(&format!("{name}: {}", state(migration)));
-    if let Some(step) = StepKind::ALL
+    let step = StepKind::ALL
         .into_iter()
-        .find(|step| step.as_str() == status.step)
-    {
-        say(&format!("  {}", step.doing()));
-    }
-    if !status.message.is_empty() {
-        say(&format!("  {}", status.message));
+        .find(|step| step.as_str() == status.step);
+    match (status.message.as_str(), step) {
+        ("", Some(step)) => say(step.doing()),
+        ("", None) => {}
+        (message, _) => say(message),
     }
     if let Some(frozen) = frozen(migration, status, now) {
-        say(&format!("  {frozen}"));
+        say(&frozen);
     }
     let progress = status.progress.clone().unwrap_or_default();
     if progress.total_types > 0 {
@@ -325,10 +324,9 @@ mod tests {
         }));
         assert_eq!(
             detail(&migration, at("2026-11-17T10:01:12Z"), None),
-            "move: Migrating/Copying\n  copying\n  copying Widget\n  frozen for 1m12s, 13m48s left of 15m before everything is \
-             undone\n\n  Widget (all)      [==============>               ] 15/30, 5 there already\n  LongerKind (all)  \
+            "move: Migrating/Copying\ncopying Widget\nfrozen for 1m12s, 13m48s left of 15m before everything is undone\n\n  Widget \
+             (all)      [==============>               ] 15/30, 5 there already\n  LongerKind (all)  \
              [                              ] 0/1\n"
-                .replace("\n  ", "\n  ")
         );
     }
 

@@ -65,7 +65,7 @@ fn given(paths: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     }
     if crds.is_empty() {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        bail!("invalid --crds \"{}\": there is no CRD in it", paths.join(", "));
+        bail!("invalid --crds \"{}\": it holds no CRD", paths.join(", "));
     }
     Ok(crds)
 }
@@ -79,7 +79,7 @@ fn report(args: &ValidateArgs, schemas: Option<&Schemas>) -> anyhow::Result<Exit
             .map(|path| path.display().to_string())
             .collect();
         bail!(
-            "invalid --filename \"{}\": there is no DatastoreMigration in it",
+            "invalid --filename \"{}\": it holds no DatastoreMigration",
             paths.join(", ")
         );
     }
