@@ -95,7 +95,9 @@ impl Look {
             let Some(live) = live.filter(|live| !self.is_ours(live)) else {
                 continue;
             };
-            let differences = self.compared(target, &live, output).await?;
+            // Who may not write can still see what differs as it stands.
+            let (Compared::ByServer(differences) | Compared::AsTheyStand(differences)) =
+                self.compared(target, &live, output).await?;
             if !differences.is_empty() {
                 differing.push(Differing {
                     kind: target.shown(),
@@ -122,42 +124,76 @@ impl Look {
         target: &Kind,
         live: &DynamicObject,
         output: &Output,
-    ) -> Result<Vec<Difference>, Error> {
+    ) -> Result<Compared, Error> {
         let live_value = serde_json::to_value(live).unwrap_or_default();
         if self.comparison.difference(&live_value, &output.object).is_none() {
-            return Ok(Vec::new());
+            return Ok(Compared::ByServer(Vec::new()));
         }
         let as_stored = self.put_over(target, live, &live_value, &live_value).await?;
         let would_be = self.put_over(target, live, &live_value, &output.object).await?;
+        let is_denied = matches!((&as_stored, &would_be), (Put::Denied, _) | (_, Put::Denied));
         let mut found = self.comparison.differences(
-            &would_be.unwrap_or_else(|| output.object.clone()),
-            &as_stored.unwrap_or(live_value),
+            &would_be.or_else(|| output.object.clone()),
+            &as_stored.or_else(|| live_value.clone()),
         );
         found.truncate(MAX_FIELDS);
-        Ok(found
+        let found = found
             .into_iter()
             .map(|(path, source, target)| Difference { path, source, target })
-            .collect())
+            .collect();
+        Ok(if is_denied {
+            Compared::AsTheyStand(found)
+        } else {
+            Compared::ByServer(found)
+        })
     }
 
-    /// What the server would store; `None`: it would refuse that.
+    /// What the server would store.
     async fn put_over(
         &self,
         target: &Kind,
         live: &DynamicObject,
         live_value: &Value,
         wanted: &Value,
-    ) -> Result<Option<Value>, Error> {
+    ) -> Result<Put, Error> {
         let put = self.comparison.put_over(live_value, wanted);
         let Ok(put) = serde_json::from_value::<DynamicObject>(put) else {
-            return Ok(None);
+            return Ok(Put::Refused);
         };
         let api = target.all(&self.client);
         match self.writer.rehearse_replace(&api, &live.metadata, &put).await {
-            Ok(stored) => Ok(Some(serde_json::to_value(&stored).unwrap_or_default())),
-            // A caller who may not write can still compare what is written down.
-            Err(error) if matches!(error.class(), ErrorClass::Invalid | ErrorClass::Denied) => Ok(None),
-            Err(error) => Err(error.into()),
+            Ok(stored) => Ok(Put::Stored(serde_json::to_value(&stored).unwrap_or_default())),
+            Err(error) => match error.class() {
+                ErrorClass::Invalid => Ok(Put::Refused),
+                ErrorClass::Denied => Ok(Put::Denied),
+                _ => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// In which fields a target differs.
+pub(super) enum Compared {
+    /// With the server's defaults on both sides.
+    ByServer(Vec<Difference>),
+    /// The server was not allowed to say: defaults look like differences.
+    AsTheyStand(Vec<Difference>),
+}
+
+/// What came of a dry-run replacement.
+enum Put {
+    Stored(Value),
+    /// The object is not valid.
+    Refused,
+    /// The caller may not write, or a policy is in the way, such as that of a freeze.
+    Denied,
+}
+
+impl Put {
+    fn or_else(self, value: impl FnOnce() -> Value) -> Value {
+        match self {
+            Self::Stored(value) => value,
+            Self::Refused | Self::Denied => value(),
         }
     }
 }

@@ -6,6 +6,7 @@ use exuvia_api::SOURCE_HASH_ANNOTATION;
 use exuvia_sweep::Verdict;
 use kube::api::DynamicObject;
 
+use super::differences::Compared;
 use super::{Look, failed, lock};
 use crate::Error;
 use crate::copy::{annotation, hash_of};
@@ -30,6 +31,8 @@ pub struct Side {
     pub changed_since: u64,
     /// Objects whose target differs from what they would become now.
     pub differing: u64,
+    /// Objects whose target is there, but the server would not say whether it is equal: a dry-run write is denied to the caller.
+    pub not_compared: u64,
     /// Objects whose target is equal.
     pub equal: u64,
     /// Objects that are not equal to their targets: the first ones.
@@ -54,6 +57,7 @@ enum Found {
     WithoutTarget(String),
     ChangedSince,
     Differing(String),
+    NotCompared,
     Equal,
 }
 
@@ -91,7 +95,7 @@ impl Look {
             Ok(converted) => converted,
             Err(problem) => return Ok(Found::Unconvertible(problem.message.into_string())),
         };
-        let (mut changed, mut differing) = (false, None);
+        let (mut changed, mut differing, mut denied) = (false, None, false);
         for output in &converted.outputs {
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
                 continue;
@@ -105,13 +109,16 @@ impl Look {
             let copied = annotation(&live, SOURCE_HASH_ANNOTATION);
             changed |= copied.is_some_and(|hash| hash != hash_of(source));
             if differing.is_none() {
-                let differences = self.compared(target, &live, output).await?;
-                differing = differences.into_iter().next().map(|first| first.path);
+                match self.compared(target, &live, output).await? {
+                    Compared::ByServer(found) => differing = found.into_iter().next().map(|first| first.path),
+                    Compared::AsTheyStand(found) => denied |= !found.is_empty(),
+                }
             }
         }
         Ok(match differing {
             _ if changed => Found::ChangedSince,
             Some(path) => Found::Differing(path),
+            None if denied => Found::NotCompared,
             None => Found::Equal,
         })
     }
@@ -123,6 +130,7 @@ impl Side {
         let (count, what) = match found {
             Found::Unmoved => (&mut self.unmoved, None),
             Found::Equal => (&mut self.equal, None),
+            Found::NotCompared => (&mut self.not_compared, None),
             Found::Unconvertible(why) => (&mut self.unconvertible, Some(why)),
             Found::WithoutTarget(kind) => (&mut self.without_target, Some(format!("it has no {kind}"))),
             Found::ChangedSince => (

@@ -42,7 +42,7 @@ async fn a_plan_says_what_moves_what_is_refused_and_what_differs_and_writes_noth
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(!said.contains("CANARY"), "{said}");
     for expected in [
-        "1 object stay where they are: no mapping takes them",
+        "no mapping takes 1 object, which will not be moved",
         "Widget.old.planned.example.com default/refused: ",
         "(Refused)",
         "Widget.new.planned.example.com default/widget-0001: spec.color",
@@ -99,6 +99,21 @@ async fn a_migration_of_the_cluster_without_obstacles_can_start() {
             "0",
             "0"
         ]
+    );
+}
+
+/// Under a freeze everything would look refused.
+#[tokio::test]
+async fn a_migration_that_has_begun_is_not_planned() {
+    let world = World::new("begun").await;
+    world.create(world.manifest()).await;
+    world.set_status(json!({"phase": "Migrating"})).await;
+    let output = world.exuvia(&["plan", "begun"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    let said = printed(&output);
+    assert!(
+        said.starts_with("error: begun is Migrating: a plan is for a migration that has not begun;"),
+        "{said}"
     );
 }
 

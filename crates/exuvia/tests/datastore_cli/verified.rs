@@ -53,3 +53,48 @@ async fn sources_with_and_without_targets_are_counted() {
         "{kind}"
     );
 }
+
+/// What only looks different because the caller may not ask the server is not called different.
+#[tokio::test]
+async fn a_reader_is_told_what_could_not_be_compared() {
+    let world = World::without_target_crd("readonly").await;
+    let mut crd = world.new.crd("v1");
+    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        spec["payload"]["default"] = "added".into();
+    }
+    world.new.install_crd(&world.client, crd).await.unwrap();
+    world.create(world.manifest()).await;
+    for index in 0..3 {
+        let name = format!("widget-{index:04}");
+        world.target(&name, json!({"size": 1, "color": "green"})).await;
+    }
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]);
+    let reader = world
+        .control_plane
+        .user_with_rules("reader", &rules)
+        .await
+        .unwrap();
+    let kubeconfig = reader.kubeconfig().unwrap();
+    let answer = exuvia_testenv::until("the reader may read", async || {
+        let args = ["datastore", "verify", "readonly", "-o", "json"];
+        let output = crate::binary::exuvia(kubeconfig.clone(), &args).await;
+        if output.status.success() {
+            Ok(json_of(&output))
+        } else {
+            Err(printed(&output))
+        }
+    })
+    .await;
+    let kind = &answer["kinds"][0];
+    assert_eq!(
+        (&kind["notCompared"], &kind["differing"]),
+        (&json!(3), &json!(0)),
+        "{kind}"
+    );
+    let said = printed(&crate::binary::exuvia(kubeconfig, &["datastore", "verify", "readonly"]).await);
+    assert!(
+        said.contains("whether 3 of them are equal is not known"),
+        "{said}"
+    );
+}

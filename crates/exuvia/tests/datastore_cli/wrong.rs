@@ -28,6 +28,7 @@ const NO_KUBECONFIG: &str = "error: invalid KUBECONFIG \"./none\": expected a ku
                              file or directory; correct the environment variable, or give --kubeconfig";
 const BAD_NAME: &str = "expected at most 253 lower-case letters, digits, '-' and '.', such as exuvia";
 
+#[allow(clippy::too_many_lines)] // a table
 fn cases() -> Vec<(&'static str, String)> {
     let is = |line, sentence: &str| (line, sentence.to_owned());
     vec![

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use exuvia_api::{Blocker, ConflictPolicy, ConflictStatus, DatastoreMigration};
+use anyhow::bail;
+use exuvia_api::{Blocker, ConflictPolicy, ConflictStatus, DatastoreMigration, DatastorePhase};
 use exuvia_datastore::copy::{Findings, Mover};
 use exuvia_datastore::mapping::Mappings;
 use exuvia_datastore::plan::{Look, obstacles};
@@ -40,6 +41,9 @@ struct Plan {
     blockers: Vec<Blocker>,
     /// The first targets that exist and differ.
     conflicts: Vec<ConflictStatus>,
+    /// How many refused objects are not among them.
+    #[serde(skip)]
+    unlisted: u64,
     #[serde(skip)]
     prefers_target: bool,
 }
@@ -67,6 +71,7 @@ pub(super) async fn run(args: &DatastorePlanArgs) -> anyhow::Result<ExitCode> {
         }
         (None, name) => {
             let migration = migrations::get(&cluster, name.as_deref().unwrap_or_default()).await?;
+            not_begun(&migration)?;
             let mappings = migrations::mappings(&migration)?;
             (migration, mappings)
         }
@@ -80,6 +85,18 @@ pub(super) async fn run(args: &DatastorePlanArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Under a freeze everything would look refused, and after it everything is there.
+fn not_begun(migration: &DatastoreMigration) -> anyhow::Result<()> {
+    let (name, phase) = (migration.name_any(), migrations::phase(migration));
+    match phase {
+        DatastorePhase::Migrating | DatastorePhase::Converged | DatastorePhase::Complete => bail!(
+            "{name} is {}: a plan is for a migration that has not begun; `exuvia datastore status {name}` shows how far it is",
+            phase.as_str()
+        ),
+        _ => Ok(()),
+    }
 }
 
 async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappings) -> anyhow::Result<Plan> {
@@ -130,6 +147,7 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
             .collect(),
         unmoved: found.unmoved,
         refused: found.blocked,
+        unlisted: found.blocked.saturating_sub(found.blockers.len() as u64),
         blockers,
         conflicts: found.conflicts,
         hidden_by,
@@ -163,22 +181,18 @@ impl Plan {
         }
         if self.unmoved > 0 {
             say(&format!(
-                "{} stay where they are: no mapping takes them",
+                "no mapping takes {}, which will not be moved",
                 counted(self.unmoved, "object")
             ));
         }
         if self.refused > 0 {
-            say(&format!(
-                "{} cannot be moved as they are",
-                counted(self.refused, "object")
-            ));
+            say(&format!("{} refused:", counted(self.refused, "object")));
         }
         for blocker in &self.blockers {
             say(&format!("- {}", blocked(blocker)));
         }
-        let hidden = self.refused.saturating_sub(self.blockers.len() as u64);
-        if hidden > 0 {
-            say(&format!("- and {}", counted(hidden, "other object")));
+        if self.unlisted > 0 {
+            say(&format!("- and {}", counted(self.unlisted, "other object")));
         }
         if !self.conflicts.is_empty() {
             say("targets that exist and differ, each with the first field that does:");

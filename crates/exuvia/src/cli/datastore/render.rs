@@ -89,9 +89,10 @@ fn all(
             let below = Path::new(&stream.file)
                 .strip_prefix(path)
                 .unwrap_or(Path::new(""));
-            file.relative = match below.as_os_str().is_empty() {
-                true => path.file_name().map(PathBuf::from).unwrap_or_default(),
-                false => below.to_owned(),
+            file.relative = if below.as_os_str().is_empty() {
+                path.file_name().map(PathBuf::from).unwrap_or_default()
+            } else {
+                below.to_owned()
             };
             rendered.push(file);
         }
@@ -117,12 +118,12 @@ fn render(stream: &Stream, converter: &Converter<'_>) -> Rendered {
         let place = format!("{}:{}", stream.file, piece.line);
         match converter.convert(piece, original) {
             Ok(None) => {}
-            Ok(Some(converted)) => {
-                file.converted += converted.documents;
-                if converted.loses_comments {
+            Ok(Some(now)) => {
+                file.converted += now.documents;
+                if now.loses_comments {
                     file.lost_comments.push(place);
                 }
-                text.replace_range(piece.bytes.clone(), &converted.text);
+                text.replace_range(piece.bytes.clone(), &now.text);
             }
             Err(problem) => file.problems.push(format!("{place}: {problem}")),
         }
@@ -163,9 +164,10 @@ fn write_in_place(rendered: &[Rendered]) -> anyhow::Result<()> {
 fn write_below(directory: &Path, rendered: &[Rendered]) -> anyhow::Result<()> {
     let mut places: BTreeMap<PathBuf, &Rendered> = BTreeMap::new();
     for file in rendered {
-        let relative = match file.relative.as_os_str() == "-" {
-            true => Path::new("stdin.yaml"),
-            false => &file.relative,
+        let relative = if file.relative.as_os_str() == "-" {
+            Path::new("stdin.yaml")
+        } else {
+            &file.relative
         };
         let place = directory.join(relative);
         if let Some(other) = places.insert(place, file) {

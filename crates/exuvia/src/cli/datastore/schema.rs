@@ -1,4 +1,4 @@
-//! Whether a value is as a CRD's schema wants it: enough of OpenAPI to say in a sentence what the API server would refuse.
+//! Whether a value is as a CRD's schema wants it: enough of `OpenAPI` to say in a sentence what the API server would refuse.
 
 use exuvia_api::nearest;
 use exuvia_lint::Segment;

@@ -232,8 +232,11 @@ fn next(migration: &DatastoreMigration) -> Option<String> {
             "it stops before its commit (cutover.hold), with the source frozen; `exuvia datastore cutover {name}` lets it go on"
         )),
         DatastorePhase::Complete => Some(format!(
-            "everything is moved; `exuvia datastore abort {name} --cleanup` ends it (cleanup.source: {:?})",
-            migration.spec.cleanup.source
+            "everything is moved; `exuvia datastore abort {name} --cleanup` ends it (cleanup.source: {})",
+            serde_json::to_value(migration.spec.cleanup.source)
+                .ok()
+                .and_then(|source| source.as_str().map(str::to_owned))
+                .unwrap_or_default()
         )),
         _ => None,
     }

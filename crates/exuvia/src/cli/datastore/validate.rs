@@ -103,11 +103,13 @@ fn report(args: &ValidateArgs, schemas: Option<&Schemas>) -> anyhow::Result<Exit
         remark(&format!("note: {note}"));
     }
     args.connection.output.print(&validation, || {
-        let mut text: String = validation
-            .faults
-            .iter()
-            .map(|fault| format!("{fault}\n"))
-            .collect();
+        let mut text = String::new();
+        for fault in &validation.faults {
+            text.push_str(&format!(
+                "{fault}
+"
+            ));
+        }
         let migrations = counted(validation.migrations.len() as u64, "DatastoreMigration");
         text.push_str(&match validation.faults.len() as u64 {
             0 => format!("{migrations}: valid\n"),

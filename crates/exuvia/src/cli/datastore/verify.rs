@@ -34,6 +34,7 @@ struct Kind {
     equal: u64,
     differing: u64,
     changed_since: u64,
+    not_compared: u64,
     without_target: u64,
     unconvertible: u64,
     unmoved: u64,
@@ -86,6 +87,7 @@ impl Verified {
             "EQUAL",
             "DIFFER",
             "CHANGED SINCE",
+            "NOT COMPARED",
             "WITHOUT TARGET",
             "NOT MOVED",
         ];
@@ -111,8 +113,16 @@ impl Verified {
         let sum = |part: fn(&Kind) -> u64| self.kinds.iter().map(part).sum::<u64>();
         let missing = sum(|kind| kind.without_target + kind.unconvertible);
         let moved = sum(|kind| kind.sources - kind.unmoved);
+        let unknown = sum(|kind| kind.not_compared);
         let (differ, changed) = (sum(|kind| kind.differing), sum(|kind| kind.changed_since));
         let is_after = [DatastorePhase::Converged, DatastorePhase::Complete].map(DatastorePhase::as_str);
+        if missing == 0 && unknown > 0 {
+            return format!(
+                "{name} ({phase}): each of {} has its target; whether {unknown} of them are equal is not known, because a dry-run \
+                 write is denied to you, by your rights or by the freeze",
+                counted(moved, "source")
+            );
+        }
         if missing == 0 && differ == 0 && changed == 0 {
             return format!(
                 "{name} ({phase}): each of {} has its target, and equals it",
@@ -147,6 +157,7 @@ impl Kind {
             equal: side.equal,
             differing: side.differing,
             changed_since: side.changed_since,
+            not_compared: side.not_compared,
             without_target: side.without_target,
             unconvertible: side.unconvertible,
             unmoved: side.unmoved,
@@ -174,6 +185,7 @@ impl Kind {
             self.equal,
             self.differing,
             self.changed_since,
+            self.not_compared,
             self.without_target + self.unconvertible,
             self.unmoved,
         ];

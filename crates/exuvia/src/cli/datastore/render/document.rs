@@ -45,10 +45,10 @@ impl<'a> Converter<'a> {
             };
         }
         let [located] = piece.documents.as_slice() else {
-            return match piece.documents.is_empty() || !self.mentions_source(before) {
-                true => Ok(None),
-                false => Err("several JSON documents follow each other: put `---` between them".to_owned()),
-            };
+            if piece.documents.is_empty() || !self.mentions_source(before) {
+                return Ok(None);
+            }
+            return Err("several JSON documents follow each other: put `---` between them".to_owned());
         };
         let value = located.value().map_err(|error| error.to_string())?;
         let Some((becomes, documents)) = self.becomes(&value)? else {

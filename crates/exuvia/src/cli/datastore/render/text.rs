@@ -38,9 +38,10 @@ pub(super) fn rewrite(
     }
     let (head, body) = before.split_at(head_of(before));
     let text = format!("{head}{}", emitted(body, located, becomes)?);
-    let text = match before.contains("\r\n") {
-        true => text.replace("\r\n", "\n").replace('\n', "\r\n"),
-        false => text,
+    let text = if before.contains("\r\n") {
+        text.replace("\r\n", "\n").replace('\n', "\r\n")
+    } else {
+        text
     };
     if read_again(&text).as_deref() != Some(becomes) {
         return Err("it cannot be written as YAML that reads the same: convert it by hand".to_owned());
@@ -301,11 +302,11 @@ mod tests {
     #[test]
     fn json_stays_json_and_line_ends_stay_what_they_are() {
         let json = rewritten("{\"apiVersion\": \"old.dev/v1\", \"spec\": {}}\n", |value| {
-            value["spec"] = json!({"a": 1})
+            value["spec"] = json!({"a": 1});
         });
         assert!(json.text.starts_with("{\n"), "{}", json.text);
         let windows = rewritten("apiVersion: old.dev/v1\r\nspec: {}\r\n", |value| {
-            value["spec"] = json!({"a": 1})
+            value["spec"] = json!({"a": 1});
         });
         assert!(
             windows.text.contains("\r\n") && !windows.text.replace("\r\n", "").contains('\n'),
