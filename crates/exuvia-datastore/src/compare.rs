@@ -59,6 +59,28 @@ impl Comparison {
         })
     }
 
+    /// Every field in which two objects differ, with its value in each; null: it is absent.
+    pub(crate) fn differences(&self, one: &Value, other: &Value) -> Vec<(String, Value, Value)> {
+        let mut found = Vec::new();
+        for compared in &self.compared {
+            let (one, other, path) = match compared {
+                Compared::Content => (content(one), content(other), ""),
+                Compared::Labels => (
+                    object_or_empty(&one["metadata"]["labels"]),
+                    object_or_empty(&other["metadata"]["labels"]),
+                    "metadata.labels",
+                ),
+                Compared::Annotations => (
+                    self.annotations(one),
+                    self.annotations(other),
+                    "metadata.annotations",
+                ),
+            };
+            all_differences(&one, &other, path.to_owned(), &mut found);
+        }
+        found
+    }
+
     /// The annotations that count.
     fn annotations(&self, object: &Value) -> Value {
         let annotations = object["metadata"]["annotations"].as_object();
@@ -142,6 +164,29 @@ fn first_difference(one: &Value, other: &Value, path: String) -> Option<String> 
         }
         (a, b) if a == b || (is_nothing(a) && is_nothing(b)) => None,
         _ => Some(path),
+    }
+}
+
+/// As [`first_difference`], but all of them.
+fn all_differences(one: &Value, other: &Value, path: String, found: &mut Vec<(String, Value, Value)>) {
+    match (one, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for key in keys {
+                let (a, b) = (
+                    a.get(key).unwrap_or(&Value::Null),
+                    b.get(key).unwrap_or(&Value::Null),
+                );
+                all_differences(a, b, join(&path, key), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                all_differences(a, b, format!("{path}[{index}]"), found);
+            }
+        }
+        (a, b) if a == b || (is_nothing(a) && is_nothing(b)) => {}
+        (a, b) => found.push((path, a.clone(), b.clone())),
     }
 }
 

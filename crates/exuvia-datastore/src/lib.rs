@@ -10,6 +10,7 @@
 //! | [`copy`] | tries, writes and verifies the targets, and takes them back |
 //! | `DatastoreController` | carries out every `DatastoreMigration` of a cluster (feature `controller`) |
 //! | [`owners`] | owners of moved objects, and objects owned by moved ones |
+//! | [`plan`] | what a migration would do or has done, looked at without a write |
 
 mod check;
 mod compare;
@@ -22,6 +23,7 @@ pub mod freeze;
 mod kinds;
 pub mod mapping;
 pub mod owners;
+pub mod plan;
 pub mod protocol;
 mod references;
 pub mod rights;

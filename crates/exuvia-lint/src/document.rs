@@ -4,6 +4,8 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece<'a> {
     pub(super) text: &'a str,
+    /// Where it begins in the stream, in bytes.
+    pub(super) start: usize,
     /// The number of its first line in the stream.
     pub(super) line: usize,
     /// The file it was rendered from, where Helm says so (`# Source: …`).
@@ -47,12 +49,14 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
         .zip(ends)
         .map(|((start, line), end)| {
             let text = text[start..end].trim_start_matches(BOM);
+            let start = end - text.len();
             let source = text
                 .lines()
                 .take(5)
                 .find_map(|line| line.strip_prefix("# Source: "));
             Piece {
                 text,
+                start,
                 line,
                 source: source.map(str::trim_end),
             }

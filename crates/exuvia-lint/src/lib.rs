@@ -13,6 +13,7 @@
 
 mod document;
 mod input;
+mod located;
 mod manifest;
 mod report;
 mod rule;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use input::Input;
+pub use located::{Located, Place, Scalar, Segment, Stream, StreamPiece, TooLarge, streams};
 pub use manifest::{Manifest, manifests};
 pub use report::{Finding, LintReport, Note, Outcome, Reason};
 
@@ -106,6 +108,7 @@ impl LintReport {
                 let text = String::from_utf8_lossy(&bytes);
                 let piece = Piece {
                     text: &text,
+                    start: 0,
                     line: 1,
                     source: None,
                 };

@@ -160,6 +160,7 @@ fn string<'a>(entry: &'a Entry, what: &str, example: &str) -> Result<&'a str, Vi
         Content::Text {
             text,
             is_string: true,
+            ..
         } => return Ok(text),
         Content::Text { text, .. } if text.is_empty() => "null".to_owned(),
         Content::Text { text, .. } => format!("{} without quotes", shown(text)),

@@ -1,6 +1,7 @@
 //! A YAML document as a tree that knows the line of every key, built from the parser's events.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle};
@@ -37,6 +38,10 @@ pub(super) struct Malformed {
 pub(super) struct Node {
     pub(super) line: usize,
     pub(super) last_line: usize,
+    /// Counted from 1, in characters.
+    pub(super) column: usize,
+    /// Where it stands in the text that was parsed, in bytes.
+    pub(super) bytes: Range<usize>,
     pub(super) content: Content,
 }
 
@@ -46,6 +51,7 @@ pub(super) enum Content {
         text: String,
         /// Kubernetes takes it for a string; `true`, `1` and null (an empty text) without quotes are not strings.
         is_string: bool,
+        style: ScalarStyle,
     },
     Map(HashMap<String, Entry>),
     List(Vec<Rc<Node>>),
@@ -55,6 +61,7 @@ pub(super) enum Content {
 pub(super) struct Entry {
     /// Where the key stands.
     pub(super) line: usize,
+    pub(super) key: Rc<Node>,
     pub(super) value: Rc<Node>,
 }
 
@@ -100,7 +107,7 @@ pub(super) fn parse(text: &str, first_line: usize) -> (Vec<Document>, Option<Mal
     let (mut rest, mut line) = (text, first_line);
     loop {
         let before = builder.documents.len();
-        match builder.read(rest, line) {
+        match builder.read(rest, line, text.len() - rest.len()) {
             Ok(()) => return (builder.documents, None),
             Err(failure) => {
                 // kubectl also takes JSON objects one after the other, which is not YAML.
@@ -132,15 +139,24 @@ struct Builder {
 
 /// A collection whose end was not seen yet.
 struct Open {
-    line: usize,
+    at: Extent,
     anchor: usize,
     content: Content,
     /// A mapping's key that waits for its value.
     key: Option<Rc<Node>>,
 }
 
+/// From where to where something stands.
+#[derive(Clone, Debug)]
+struct Extent {
+    line: usize,
+    last_line: usize,
+    column: usize,
+    bytes: Range<usize>,
+}
+
 impl Builder {
-    fn read(&mut self, text: &str, first_line: usize) -> Result<(), Failure> {
+    fn read(&mut self, text: &str, first_line: usize, first_byte: usize) -> Result<(), Failure> {
         let options = granit_parser::options! { emit_comments: false };
         let line = |marker: granit_parser::Marker| first_line + marker.line().saturating_sub(1);
         self.open.clear();
@@ -152,7 +168,14 @@ impl Builder {
                 },
                 offset: error.marker().byte_offset(),
             })?;
-            let added = self.add(event, line(span.start), line(span.end));
+            let bytes = span.byte_range().unwrap_or_default();
+            let at = Extent {
+                line: line(span.start),
+                last_line: line(span.end),
+                column: span.start.col() + 1,
+                bytes: first_byte + bytes.start..first_byte + bytes.end,
+            };
+            let added = self.add(event, at);
             added.map_err(|malformed| Failure {
                 malformed,
                 offset: None,
@@ -161,7 +184,7 @@ impl Builder {
         Ok(())
     }
 
-    fn add(&mut self, event: Event<'_>, line: usize, last_line: usize) -> Result<(), Malformed> {
+    fn add(&mut self, event: Event<'_>, at: Extent) -> Result<(), Malformed> {
         match event {
             Event::DocumentStart(..) => {
                 self.anchors.clear();
@@ -174,21 +197,30 @@ impl Builder {
                 // Nothing at all after a key is `~` to the parser; all spellings of null are the empty text here.
                 let null = !is_string && matches!(&*text, "~" | "null" | "Null" | "NULL");
                 let text = if null { String::new() } else { text.into_owned() };
-                let content = Content::Text { text, is_string };
-                self.complete(anchor, line, last_line, content);
+                let content = Content::Text {
+                    text,
+                    is_string,
+                    style,
+                };
+                self.complete(anchor, at, content);
             }
-            Event::MappingStart(_, anchor, _) => self.start(line, anchor, Content::Map(HashMap::new())),
-            Event::SequenceStart(_, anchor, _) => self.start(line, anchor, Content::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => self.start(at, anchor, Content::Map(HashMap::new())),
+            Event::SequenceStart(_, anchor, _) => self.start(at, anchor, Content::List(Vec::new())),
             Event::MappingEnd | Event::SequenceEnd => {
                 if let Some(open) = self.open.pop() {
-                    self.complete(open.anchor, open.line, last_line, open.content);
+                    let whole = Extent {
+                        last_line: at.last_line,
+                        bytes: open.at.bytes.start..at.bytes.end,
+                        ..open.at
+                    };
+                    self.complete(open.anchor, whole, open.content);
                 }
             }
             Event::Alias(id) => {
                 // The anchor of a collection counts from its end on, so that no tree contains itself.
                 let Some(node) = self.anchors.get(&id).cloned() else {
                     return Err(Malformed {
-                        line,
+                        line: at.line,
                         message: "an alias stands inside the very node that it names".to_owned(),
                     });
                 };
@@ -199,20 +231,22 @@ impl Builder {
         Ok(())
     }
 
-    fn start(&mut self, line: usize, anchor: usize, content: Content) {
+    fn start(&mut self, at: Extent, anchor: usize, content: Content) {
         self.open.push(Open {
-            line,
+            at,
             anchor,
             content,
             key: None,
         });
     }
 
-    fn complete(&mut self, anchor: usize, line: usize, last_line: usize, content: Content) {
+    fn complete(&mut self, anchor: usize, at: Extent, content: Content) {
         self.nodes += 1;
         let node = Rc::new(Node {
-            line,
-            last_line,
+            line: at.line,
+            last_line: at.last_line,
+            column: at.column,
+            bytes: at.bytes,
             content,
         });
         if anchor != 0 {
@@ -236,15 +270,17 @@ impl Builder {
                 None => open.key = Some(node),
                 // A key that is a collection (`{{ .Values.x }}` reads as one) names nothing that we look for.
                 Some(key) => {
-                    if let Some(text) = key.text() {
+                    if let Some(text) = key.text().map(str::to_owned) {
+                        let line = key.line;
                         let entry = Entry {
-                            line: key.line,
+                            line,
+                            key,
                             value: node,
                         };
-                        if let Some(before) = map.insert(text.to_owned(), entry) {
+                        if let Some(before) = map.insert(text.clone(), entry) {
                             self.duplicates.push(Duplicate {
-                                key: text.to_owned(),
-                                line: key.line,
+                                key: text,
+                                line,
                                 first: before.line,
                             });
                         }
@@ -275,112 +311,4 @@ fn is_other_scalar(plain: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(text: &str) -> Document {
-        let (mut documents, malformed) = parse(text, 1);
-        assert!(malformed.is_none(), "{malformed:?}");
-        assert_eq!(documents.len(), 1);
-        documents.remove(0)
-    }
-
-    #[test]
-    fn keys_know_their_lines() {
-        let document = one("a: 1\nb:\n  c: x\n  d: [y]\n");
-        let b = document.root.get("b").expect("b is there");
-        assert_eq!((b.line, b.value.line), (2, 3));
-        assert_eq!(b.value.get("d").map(|d| d.line), Some(4));
-    }
-
-    #[test]
-    fn lines_go_on_from_the_first() {
-        let (documents, _) = parse("---\r\na: x\r\nb: y\r\n", 41);
-        assert_eq!(documents[0].root.get("b").map(|b| b.line), Some(43));
-    }
-
-    #[test]
-    fn own_keys_win_over_merged_ones_and_the_last_of_two_wins() {
-        let document = one("base: &base {a: merged, b: merged}\nmap:\n  <<: *base\n  a: own\n  a: last\n");
-        let map = &document.root.get("map").expect("map is there").value;
-        let text = |key| {
-            map.get(key)
-                .and_then(|entry| entry.value.text().map(str::to_owned))
-        };
-        assert_eq!(text("a").as_deref(), Some("last"));
-        assert_eq!(text("b").as_deref(), Some("merged"));
-        assert_eq!(text("c"), None);
-        let duplicate = &document.duplicates[0];
-        assert_eq!(
-            (duplicate.key.as_str(), duplicate.first, duplicate.line),
-            ("a", 4, 5)
-        );
-    }
-
-    #[test]
-    fn a_chain_of_merges_ends() {
-        let mut text = "a0: &a0 {k: v}\n".to_owned();
-        for i in 1..200 {
-            text += &format!("a{i}: &a{i} {{<<: [*a{0}, *a{0}]}}\n", i - 1);
-        }
-        assert!(
-            one(&text)
-                .root
-                .get("a199")
-                .expect("it is there")
-                .value
-                .get("missing")
-                .is_none()
-        );
-    }
-
-    #[test]
-    fn json_objects_may_follow_each_other() {
-        let (documents, malformed) = parse("{\"a\": \"ä\"}\n{\"a\": 2} {\n\"a\": 3}\n", 1);
-        assert!(malformed.is_none(), "{malformed:?}");
-        let lines: Vec<_> = documents
-            .iter()
-            .map(|document| document.root.get("a").map(|a| a.line))
-            .collect();
-        assert_eq!(lines, [Some(1), Some(2), Some(3)]);
-        let (documents, malformed) = parse("{\"a\": 1}\n{\"a\": [}\n", 1);
-        assert_eq!(
-            (documents.len(), malformed.map(|malformed| malformed.line)),
-            (1, Some(2))
-        );
-    }
-
-    #[test]
-    fn an_alias_to_its_own_node_is_an_error() {
-        let (documents, malformed) = parse("a: &a [*a]\n", 1);
-        assert!(documents.is_empty());
-        assert!(malformed.expect("no such tree").message.contains("alias"));
-    }
-
-    #[test]
-    fn what_kubernetes_takes_for_a_string() {
-        for (text, expected) in [
-            ("true", false),
-            ("\"true\"", true),
-            ("'1'", true),
-            ("!!str true", true),
-            ("Yes", false),
-            ("~", false),
-            ("12", false),
-            ("-1.5e3", false),
-            ("0x1F", false),
-            ("1_000", false),
-            ("infinity", true),
-            ("v1", true),
-            ("1.2.3", true),
-            ("frozen by the vendor", true),
-        ] {
-            let document = one(&format!("a: {text}\n"));
-            let value = &document.root.get("a").expect("a is there").value;
-            assert!(
-                matches!(value.content, Content::Text { is_string, .. } if is_string == expected),
-                "{text}: {value:?}"
-            );
-        }
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use exuvia_api::{ManagedFields, Verify, defaults, limits};
 use exuvia_storage::rbac::{Crd, InvalidCrdName};
 use exuvia_storage::{InvalidLabel, OptIn, OptInLabel};
 
+use super::datastore::DatastoreCommand;
 use super::exit_codes;
 use super::operator::OperatorArgs;
 use super::output::Format;
@@ -67,6 +68,9 @@ pub enum Command {
     /// Migrate stored objects to the storage version, and say which versions may be dropped
     #[command(subcommand, after_long_help = WORDS)]
     Storage(StorageCommand),
+    /// Move kinds to another API group on a live cluster: check, plan, start and follow a `DatastoreMigration`
+    #[command(subcommand)]
+    Datastore(DatastoreCommand),
     /// Run in a cluster: migrate the CRDs that have opted in, and carry out every `StorageMigration` and
     /// `DatastoreMigration`
     Operator(Box<OperatorArgs>),

@@ -18,3 +18,11 @@ Exit codes:
        --require-droppable, an old version may not be dropped
   2    nothing was begun: wrong usage, no cluster, or a right that is missing
   130  interrupted (SIGINT), 143: stopped by SIGTERM; the same command continues where it stopped";
+
+/// For commands of `exuvia datastore` that answer a question.
+pub(super) const DATASTORE: &str = "\
+Exit codes:
+  0    yes: it is valid, nothing stands in the way, there are no conflicts, every source has its target
+  1    no, and why
+  2    there was no answer: wrong usage, an invalid file, no cluster, or a right that is missing
+  130  interrupted (SIGINT); 143: stopped by SIGTERM";

@@ -5,6 +5,7 @@ mod audit;
 mod bars;
 mod cluster;
 mod commands;
+mod datastore;
 #[cfg(feature = "demo")]
 mod demo;
 mod droppable;
@@ -32,6 +33,7 @@ use clap::CommandFactory;
 use exuvia_storage::redact_uncut;
 
 pub use args::*;
+pub use datastore::*;
 pub use operator::OperatorArgs;
 pub use output::Format;
 pub(crate) use output::remark;
@@ -59,6 +61,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Plan(args) if args.watch => block_on(plan::run(&args)), // a signal ends it, and that is success
         Command::Plan(args) => look(plan::run(&args)),
         Command::Rbac(args) => look(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
+        Command::Datastore(command) => datastore::run(&command),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {
             look(plan::status(&args)).map(|()| ExitCode::SUCCESS)
@@ -79,9 +82,11 @@ pub fn run(cli: Cli) -> ExitCode {
 fn log_to_stderr(verbose: u8) {
     let filter = match verbose {
         0 => return,
-        1 => "exuvia_storage=debug,exuvia_runtime=debug,exuvia::cli=debug",
+        1 => "exuvia_storage=debug,exuvia_datastore=debug,exuvia_runtime=debug,exuvia::cli=debug",
         // exuvia::requests among them
-        _ => "exuvia_storage=debug,exuvia_runtime=debug,exuvia_sweep=debug,exuvia_write=debug,exuvia=debug",
+        _ => {
+            "exuvia_storage=debug,exuvia_datastore=debug,exuvia_runtime=debug,exuvia_sweep=debug,exuvia_write=debug,exuvia=debug"
+        }
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -195,7 +195,7 @@ impl Chosen {
         }
     }
 
-    /// `exuvia migrate` is `exuvia storage migrate`.
+    /// `exuvia migrate` is `exuvia storage migrate`, and `exuvia abort` is `exuvia datastore abort`.
     fn unknown_command(&self, name: &str) -> String {
         if name == "demo" {
             // Otherwise it would be known.
@@ -209,14 +209,11 @@ impl Chosen {
             shown.map(|sub| sub.get_name().to_owned()).collect()
         };
         let mut meant = Vec::new();
-        let storage = self.command.find_subcommand("storage");
-        for (path, command) in [
-            Some((path.clone(), &self.command)),
-            storage.map(|storage| (format!("{path} storage"), storage)),
-        ]
-        .into_iter()
-        .flatten()
-        {
+        let below = ["storage", "datastore"].into_iter().filter_map(|name| {
+            let command = self.command.find_subcommand(name)?;
+            Some((format!("{path} {name}"), command))
+        });
+        for (path, command) in std::iter::once((path.clone(), &self.command)).chain(below) {
             let names = commands(command);
             let near = nearest(name, names.iter().map(String::as_str));
             meant.extend(near.into_iter().map(|near| format!("`{path} {near}`")));

@@ -210,8 +210,24 @@ pub(super) fn screen_width() -> Option<usize> {
         .filter(|columns| *columns > 0)
 }
 
+/// A whole screen, drawn over the last one. What does not fit is left out, with what to do about it.
+pub(super) fn over_the_last(text: &str, is_first: bool, if_too_long: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    let left;
+    if let Some(height) = screen_height().filter(|height| *height > 1 && lines.len() >= *height) {
+        let hidden = lines.len() - (height - 2);
+        lines.truncate(height - 2);
+        left = format!("... {hidden} more lines: {if_too_long}");
+        lines.push(&left);
+    }
+    let clear = if is_first { "\u{1b}[2J" } else { "" };
+    // Cleared before it is written: at the end of a line as wide as the screen, that would take its last letter.
+    let lines: Vec<String> = lines.iter().map(|line| format!("\u{1b}[2K{line}\n")).collect();
+    format!("{clear}\u{1b}[H{}\u{1b}[J", lines.concat())
+}
+
 /// How many lines the terminal has, if standard output is one.
-pub(super) fn screen_height() -> Option<usize> {
+fn screen_height() -> Option<usize> {
     let stdout = std::io::stdout();
     let size = tcgetwinsize(&stdout).ok().filter(|_| stdout.is_terminal())?;
     Some(usize::from(size.ws_row)).filter(|rows| *rows > 0)

@@ -13,7 +13,7 @@ use super::{PlanArgs, PlanFormat, Target, noted, tell};
 
 use crate::cli::bars::CrdProgress;
 use crate::cli::output::{reader_gone, say_while_read, seconds};
-use crate::cli::table::{screen_height, screen_width};
+use crate::cli::table::{over_the_last, screen_width};
 
 /// A CRD of a cluster, or the cluster itself.
 type Key = (Option<String>, Option<String>);
@@ -74,18 +74,7 @@ fn drawn(round: &Round, args: &PlanArgs, is_first: bool) -> String {
     );
     let screen = screen_width();
     let text = head + &round.text(args, screen) + &noted(&round.notes, screen);
-    let mut lines: Vec<&str> = text.lines().collect();
-    let left;
-    if let Some(height) = screen_height().filter(|height| *height > 1 && lines.len() >= *height) {
-        let hidden = lines.len() - (height - 2);
-        lines.truncate(height - 2);
-        left = format!("... {hidden} more lines: make the window larger, or use --groups");
-        lines.push(&left);
-    }
-    let clear = if is_first { "\u{1b}[2J" } else { "" };
-    // Cleared before it is written: at the end of a line as wide as the screen, that would take its last letter.
-    let lines: Vec<String> = lines.iter().map(|line| format!("\u{1b}[2K{line}\n")).collect();
-    format!("{clear}\u{1b}[H{}\u{1b}[J", lines.concat())
+    over_the_last(&text, is_first, "make the window larger, or use --groups")
 }
 
 /// YAML needs a mark between documents; the rest does not.

@@ -1,0 +1,291 @@
+//! Paths of a mapping against the schemas of the CRDs: fields that the target does not have, or the source never had.
+
+use exuvia_api::{DatastoreMigration, Mapping};
+use exuvia_lint::Segment;
+use serde_json::Value;
+
+use super::manifest::{Fault, Manifest, segments, shown};
+
+/// Deeper fields are not compared: nobody reads so many notes, and a schema may repeat itself.
+const MAX_DEPTH: usize = 12;
+/// How many fields of one kind are named that only the source has.
+const MAX_NAMED: usize = 20;
+
+/// The CRDs that were given or found.
+pub(super) struct Schemas {
+    crds: Vec<Value>,
+    /// They are all that there are: one that is missing is a fault.
+    pub(super) complete: bool,
+}
+
+/// What the CRDs say of a mapping.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) faults: Vec<Fault>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Schemas {
+    pub(super) fn new(crds: Vec<Value>, complete: bool) -> Self {
+        Self { crds, complete }
+    }
+
+    /// Whether a document is a CRD.
+    pub(super) fn is_crd(document: &Value) -> bool {
+        document["kind"] == "CustomResourceDefinition"
+            && document["apiVersion"]
+                .as_str()
+                .is_some_and(|version| version.starts_with("apiextensions.k8s.io/"))
+    }
+
+    /// The schema of a kind at a version; otherwise why it is missing.
+    fn find(&self, group: &str, version: &str, kind: &str) -> Result<&Value, Missing> {
+        let is_meant = |crd: &&Value| crd["spec"]["group"] == group && crd["spec"]["names"]["kind"] == kind;
+        let Some(crd) = self.crds.iter().find(is_meant) else {
+            return Err(Missing::Crd);
+        };
+        let mut versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+        match versions.find(|served| served["name"] == version) {
+            Some(served) if served["served"] != false => Ok(&served["schema"]["openAPIV3Schema"]),
+            _ => Err(Missing::Version),
+        }
+    }
+
+    /// Checks every mapping of a migration.
+    pub(super) fn check(&self, manifest: &Manifest, migration: &DatastoreMigration) -> Answer {
+        let mut answer = Answer::default();
+        for (number, mapping) in migration.spec.mappings.iter().enumerate() {
+            let at = format!("spec.mappings[{number}]");
+            for kind in &mapping.from.kinds {
+                let to = match mapping.to.kind.as_str() {
+                    "" => kind,
+                    given => given,
+                };
+                let (from, target) = (&mapping.from, &mapping.to);
+                let source = self.find(&from.group, &from.version, kind);
+                let found = self.find(&target.group, &target.version, to);
+                for (side, result, (group, version, kind)) in [
+                    ("from", &source, (&from.group, &from.version, kind.as_str())),
+                    ("to", &found, (&target.group, &target.version, to)),
+                ] {
+                    if let Err(missing) = result {
+                        let problem = missing.said(group, version, kind);
+                        if self.complete || *missing == Missing::Version {
+                            answer
+                                .faults
+                                .push(manifest.fault(&segments(&format!("{at}.{side}")), problem));
+                        } else {
+                            let note = format!(
+                                "{}: {at}.{side}: {problem}, so its fields are not checked",
+                                manifest.file
+                            );
+                            answer.notes.push(note);
+                        }
+                    }
+                }
+                let kind = format!("{to}.{}", target.group);
+                if let Ok(schema) = found {
+                    converted(manifest, mapping, &at, schema, &kind, &mut answer);
+                }
+                if let Ok(schema) = source {
+                    removed(manifest, mapping, &at, schema, &mut answer);
+                }
+                if let (Ok(source), Ok(target)) = (source, found) {
+                    left_over(manifest, mapping, &at, (source, target), &kind, &mut answer);
+                }
+            }
+        }
+        answer.notes.dedup();
+        answer
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Crd,
+    Version,
+}
+
+impl Missing {
+    fn said(self, group: &str, version: &str, kind: &str) -> String {
+        match self {
+            Self::Crd => format!("no CRD was found for kind {kind} in group {group}"),
+            Self::Version => {
+                format!("the CRD for kind {kind} in group {group} does not serve version {version}")
+            }
+        }
+    }
+}
+
+fn converted(
+    manifest: &Manifest,
+    mapping: &Mapping,
+    at: &str,
+    schema: &Value,
+    kind: &str,
+    answer: &mut Answer,
+) {
+    for (number, conversion) in mapping.convert.iter().enumerate() {
+        if let Some(unknown) = first_unknown(schema, &segments(&conversion.path)) {
+            let problem =
+                format!("unknown field {unknown} of {kind}: its API would refuse every object that has it");
+            let path = segments(&format!("{at}.convert[{number}].path"));
+            answer.faults.push(manifest.fault(&path, problem));
+        }
+    }
+}
+
+fn removed(manifest: &Manifest, mapping: &Mapping, at: &str, schema: &Value, answer: &mut Answer) {
+    // A field that only one of several kinds has is fine.
+    if mapping.from.kinds.len() > 1 {
+        return;
+    }
+    for (number, path) in mapping.remove.iter().enumerate() {
+        if let Some(unknown) = first_unknown(schema, &segments(path)) {
+            let problem = format!("unknown field {unknown} of the source: there is nothing to remove");
+            let path = segments(&format!("{at}.remove[{number}]"));
+            answer.faults.push(manifest.fault(&path, problem));
+        }
+    }
+}
+
+/// The first field on a path that a schema does not have.
+fn first_unknown(schema: &Value, path: &[Segment]) -> Option<String> {
+    if matches!(path.first(), Some(Segment::Key(key)) if key == "metadata") {
+        return None; // the same for all kinds
+    }
+    let mut schema = schema;
+    for (depth, segment) in path.iter().enumerate() {
+        let Segment::Key(key) = segment else {
+            return None; // the path itself is not valid, which is said elsewhere
+        };
+        schema = match below(schema, key) {
+            Below::Known(schema) => schema,
+            Below::Anything => return None,
+            Below::Unknown => return Some(shown(&path[..=depth])),
+        };
+    }
+    None
+}
+
+enum Below<'a> {
+    Known(&'a Value),
+    Anything,
+    Unknown,
+}
+
+fn below<'a>(schema: &'a Value, key: &str) -> Below<'a> {
+    if let Some(property) = schema["properties"].get(key) {
+        return Below::Known(property);
+    }
+    let preserves = schema["x-kubernetes-preserve-unknown-fields"] == true;
+    let embedded = schema["x-kubernetes-embedded-resource"] == true;
+    match schema.get("additionalProperties") {
+        Some(more) if more.is_object() => Below::Known(more),
+        Some(Value::Bool(true)) => Below::Anything,
+        _ if preserves || embedded || schema.is_null() => Below::Anything,
+        // A schema without a type says nothing.
+        _ if schema["type"].is_null() => Below::Anything,
+        _ => Below::Unknown,
+    }
+}
+
+/// Fields that only the source has and that the mapping neither removes nor converts: objects that have them are refused.
+fn left_over(
+    manifest: &Manifest,
+    mapping: &Mapping,
+    at: &str,
+    (source, target): (&Value, &Value),
+    kind: &str,
+    answer: &mut Answer,
+) {
+    let handled: Vec<Vec<Segment>> = mapping
+        .remove
+        .iter()
+        .chain(mapping.convert.iter().map(|conversion| &conversion.path))
+        .map(|path| segments(path))
+        .collect();
+    let mut found = Vec::new();
+    only_in_source(source, target, &mut Vec::new(), &handled, &mut found);
+    let more = found.len().saturating_sub(MAX_NAMED);
+    found.truncate(MAX_NAMED);
+    if found.is_empty() {
+        return;
+    }
+    let more = match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let place = manifest.fault(&segments(at), "");
+    answer.notes.push(format!(
+        "{}:{}: {at}: {kind} does not have {}{more}; an object with one of them is refused unless the mapping converts or \
+         removes it",
+        place.file,
+        place.line,
+        found.join(", ")
+    ));
+}
+
+fn only_in_source(
+    source: &Value,
+    target: &Value,
+    path: &mut Vec<Segment>,
+    handled: &[Vec<Segment>],
+    found: &mut Vec<String>,
+) {
+    for (key, property) in source["properties"].as_object().into_iter().flatten() {
+        let is_common =
+            path.is_empty() && ["apiVersion", "kind", "metadata", "status"].contains(&key.as_str());
+        path.push(Segment::Key(key.clone()));
+        if !is_common && !handled.iter().any(|handled| path.starts_with(handled)) && path.len() <= MAX_DEPTH {
+            match below(target, key) {
+                Below::Unknown => found.push(shown(path)),
+                Below::Known(below) => only_in_source(property, below, path, handled, found),
+                Below::Anything => {}
+            }
+        }
+        path.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "size": {"type": "integer"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "template": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        }}}})
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_up_to_where_it_is_unknown() {
+        let unknown = |path: &str| first_unknown(&schema(), &segments(path));
+        assert_eq!(unknown("spec.size"), None);
+        assert_eq!(unknown("spec.labels[\"a.b/c\"]"), None);
+        assert_eq!(unknown("spec.template.spec.x"), None);
+        assert_eq!(unknown("metadata.labels.x"), None);
+        assert_eq!(unknown("spec.colour.shade").as_deref(), Some("spec.colour"));
+        assert_eq!(unknown("data").as_deref(), Some("data"));
+    }
+
+    #[test]
+    fn fields_that_only_the_source_has_are_found_unless_the_mapping_knows_them() {
+        let target = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        }}}});
+        let left = |handled: &[&str]| {
+            let handled: Vec<_> = handled.iter().map(|path| segments(path)).collect();
+            let mut found = Vec::new();
+            only_in_source(&schema(), &target, &mut Vec::new(), &handled, &mut found);
+            found
+        };
+        assert_eq!(left(&[]), ["spec.size", "spec.template"]);
+        assert_eq!(left(&["spec.size", "spec.template"]), [""; 0]);
+        assert_eq!(left(&["spec"]), [""; 0]);
+    }
+}

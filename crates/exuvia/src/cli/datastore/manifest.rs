@@ -1,0 +1,325 @@
+//! `DatastoreMigration`s in manifests: what is wrong with them, each fault with file, line and column.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use exuvia_api::DatastoreMigration;
+use exuvia_datastore::mapping::{InvalidSpec, Mappings};
+use exuvia_lint::{Input, Located, Place, Segment, Stream, streams};
+use kube::{CustomResourceExt, Resource};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::schema;
+use crate::cli::output::remark;
+use crate::cli::values::{existing, object_name};
+
+/// Something that is wrong with a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Fault {
+    pub(super) file: String,
+    pub(super) line: usize,
+    pub(super) column: usize,
+    /// The migration's name, if it has one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) migration: String,
+    /// The field, such as `spec.mappings[0].convert[1].value`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) path: String,
+    pub(super) problem: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+/// A `DatastoreMigration` as it stands in a file.
+pub(super) struct Manifest {
+    pub(super) file: String,
+    text: String,
+    located: Located,
+    pub(super) name: String,
+    value: Value,
+}
+
+/// What a manifest is good for.
+pub(super) struct Checked {
+    pub(super) faults: Vec<Fault>,
+    /// If there are no faults.
+    pub(super) valid: Option<(DatastoreMigration, Mappings)>,
+}
+
+/// All `DatastoreMigration`s in these paths, and documents that cannot be read and may be some.
+pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Manifest>, Vec<Fault>)> {
+    existing("--filename", paths)?;
+    let inputs: Vec<Input> = paths.iter().map(Input::from_argument).collect();
+    let (mut manifests, mut faults) = (Vec::new(), Vec::new());
+    for stream in streams(&inputs)? {
+        add(&stream, &mut manifests, &mut faults);
+    }
+    Ok((manifests, faults))
+}
+
+fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>) {
+    let Some(text) = &stream.text else {
+        let problem = "this is not text in UTF-8".to_owned();
+        faults.push(unreadable(&stream.file, 1, problem));
+        return;
+    };
+    let kind = DatastoreMigration::kind(&()).into_owned();
+    for piece in &stream.pieces {
+        if let Some((line, why)) = &piece.malformed
+            && text[piece.bytes.clone()].contains(&kind)
+        {
+            faults.push(unreadable(
+                &stream.file,
+                *line,
+                format!("this is not valid YAML: {why}"),
+            ));
+        }
+        let is_one = |document: &&Located| {
+            let version = document.text("apiVersion").unwrap_or_default();
+            document.text("kind") == Some(&kind) && version.starts_with("exuvia.dev/")
+        };
+        for located in piece.documents.iter().filter(is_one) {
+            match located.value() {
+                Ok(value) => manifests.push(Manifest {
+                    file: stream.file.clone(),
+                    text: text.clone(),
+                    name: value["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+                    located: located.clone(),
+                    value,
+                }),
+                Err(error) => faults.push(unreadable(&stream.file, located.first().line, error.to_string())),
+            }
+        }
+    }
+}
+
+fn unreadable(file: &str, line: usize, problem: String) -> Fault {
+    Fault {
+        file: file.to_owned(),
+        line,
+        column: 1,
+        migration: String::new(),
+        path: String::new(),
+        problem,
+    }
+}
+
+/// The one migration of a file. What is wrong with it is said, line by line.
+pub(super) fn only(path: &PathBuf) -> anyhow::Result<(DatastoreMigration, Mappings)> {
+    let (mut manifests, mut faults) = read(std::slice::from_ref(path))?;
+    let shown = path.display();
+    if manifests.len() > 1 {
+        let names: Vec<String> = manifests.into_iter().map(|manifest| manifest.name).collect();
+        bail!(
+            "invalid --filename \"{shown}\": expected one DatastoreMigration, but it holds {}: {}",
+            names.len(),
+            names.join(", ")
+        );
+    }
+    let Some(manifest) = manifests.pop() else {
+        match faults.first() {
+            Some(fault) => bail!("{fault}"),
+            None => bail!("invalid --filename \"{shown}\": it holds no DatastoreMigration"),
+        }
+    };
+    let checked = manifest.check();
+    faults.extend(checked.faults);
+    match checked.valid {
+        Some(valid) if faults.is_empty() => Ok(valid),
+        _ => {
+            let (last, others) = faults
+                .split_last()
+                .map_or((None, &[][..]), |(last, others)| (Some(last), others));
+            for fault in others {
+                remark(&format!("error: {fault}"));
+            }
+            match last {
+                Some(last) => bail!("{last}"),
+                None => bail!("invalid --filename \"{shown}\": it cannot be read as a DatastoreMigration"),
+            }
+        }
+    }
+}
+
+impl Manifest {
+    /// Everything that is wrong and can be known without a cluster.
+    pub(super) fn check(&self) -> Checked {
+        let mut faults: Vec<Fault> = schema_faults(&self.value)
+            .into_iter()
+            .map(|fault| {
+                let key = self.located.key_place(&fault.path).filter(|_| fault.is_unknown);
+                let place = key.unwrap_or_else(|| self.located.place(&fault.path));
+                self.fault_at(place, &fault.path, fault.problem)
+            })
+            .collect();
+        if object_name(&self.name).is_err() && self.value["metadata"]["name"].is_string() {
+            let problem = format!(
+                "invalid name {:?}: expected lower-case letters, digits, '-' and '.'",
+                self.name
+            );
+            faults.push(self.fault(&segments("metadata.name"), problem));
+        }
+        if !faults.is_empty() {
+            return Checked { faults, valid: None };
+        }
+        let migration: DatastoreMigration = match serde_json::from_value(self.value.clone()) {
+            Ok(migration) => migration,
+            Err(error) => {
+                let faults = vec![self.fault(&[], error.to_string())];
+                return Checked { faults, valid: None };
+            }
+        };
+        match Mappings::compile(&migration.spec) {
+            Ok(mappings) => Checked {
+                faults,
+                valid: Some((migration, mappings)),
+            },
+            Err(invalid) => Checked {
+                faults: invalid.iter().map(|invalid| self.invalid(invalid)).collect(),
+                valid: None,
+            },
+        }
+    }
+
+    /// A fault at a field, or at the innermost of those around it that is there.
+    pub(super) fn fault(&self, path: &[Segment], problem: impl Into<String>) -> Fault {
+        self.fault_at(self.located.place(path), path, problem.into())
+    }
+
+    fn fault_at(&self, place: Place, path: &[Segment], problem: String) -> Fault {
+        Fault {
+            file: self.file.clone(),
+            line: place.line,
+            column: place.column,
+            migration: self.name.clone(),
+            path: shown(path),
+            problem,
+        }
+    }
+
+    fn invalid(&self, invalid: &InvalidSpec) -> Fault {
+        let path = segments(&format!("spec.{}", invalid.path()));
+        let within = invalid.position();
+        let exact = within.and_then(|within| self.located.place_in(&path, within, &self.text));
+        let mut problem = invalid.problem().to_owned();
+        if let (None, Some((line, column))) = (exact, within) {
+            problem = format!("at {line}:{column} of the expression: {problem}");
+        }
+        self.fault_at(exact.unwrap_or_else(|| self.located.place(&path)), &path, problem)
+    }
+}
+
+fn schema_faults(value: &Value) -> Vec<schema::Fault> {
+    let crd = DatastoreMigration::crd();
+    let version = &crd.spec.versions[0];
+    let mut faults = Vec::new();
+    let expected = format!("{}/{}", crd.spec.group, version.name);
+    if value["apiVersion"] != expected.as_str() {
+        faults.push(schema::Fault {
+            path: segments("apiVersion"),
+            problem: format!("unknown version: expected {expected}"),
+            is_unknown: false,
+        });
+    }
+    if !value["metadata"]["name"].is_string() {
+        faults.push(schema::Fault {
+            path: segments("metadata.name"),
+            problem: "the field is missing: expected a name".to_owned(),
+            is_unknown: false,
+        });
+    }
+    let schema = version
+        .schema
+        .as_ref()
+        .and_then(|schema| schema.open_api_v3_schema.as_ref());
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        for known in ["apiVersion", "kind", "metadata", "status"] {
+            properties.insert(
+                known.to_owned(),
+                serde_json::json!({"x-kubernetes-preserve-unknown-fields": true}),
+            );
+        }
+    }
+    faults.extend(schema::faults(&schema, value));
+    faults
+}
+
+/// A path as people write it: `spec.mappings[0].metadata.annotations["a.b/c"]`.
+pub(super) fn segments(text: &str) -> Vec<Segment> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        if let Some(bracket) = rest.strip_prefix('[') {
+            let mut texts = serde_json::Deserializer::from_str(bracket).into_iter::<Value>();
+            let key = texts.next().and_then(Result::ok);
+            found.extend(match key {
+                Some(Value::String(key)) => Some(Segment::Key(key)),
+                Some(other) => other
+                    .as_u64()
+                    .and_then(|index| usize::try_from(index).ok())
+                    .map(Segment::Index),
+                None => None,
+            });
+            let end = bracket[texts.byte_offset()..].find(']');
+            let end = end.map_or(bracket.len(), |end| texts.byte_offset() + end + 1);
+            rest = &bracket[end..];
+        } else {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            if end > 0 {
+                found.push(Segment::Key(rest[..end].to_owned()));
+            }
+            rest = &rest[end..];
+        }
+        rest = rest.strip_prefix('.').unwrap_or(rest);
+    }
+    found
+}
+
+/// The opposite of [`segments`].
+pub(super) fn shown(path: &[Segment]) -> String {
+    let mut text = String::new();
+    for segment in path {
+        match segment {
+            Segment::Index(index) => text.push_str(&format!("[{index}]")),
+            Segment::Key(key) => {
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-$".contains(c);
+                if !key.chars().all(is_plain) {
+                    text.push_str(&format!("[{key:?}]"));
+                } else if text.is_empty() {
+                    text.push_str(key);
+                } else {
+                    text.push_str(&format!(".{key}"));
+                }
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_they_are_written() {
+        for text in [
+            "spec.mappings[0].convert[12].value",
+            "spec.mappings[0].metadata.annotations[\"a.b/c\"]",
+            "metadata.labels[\"it\\\"s\"].x",
+            "",
+        ] {
+            assert_eq!(shown(&segments(text)), text);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `exuvia datastore start`: creates a `DatastoreMigration`, if it is valid.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use exuvia_api::DatastoreMigration;
+use kube::ResourceExt;
+
+use super::args::{StartArgs, connection};
+use super::{manifest, migrations, watch};
+use crate::cli::cluster::Cluster;
+use crate::cli::output::say;
+use crate::cli::stop::unless_stopped;
+
+pub(super) async fn run(args: &StartArgs) -> anyhow::Result<ExitCode> {
+    let (mut migration, _) = manifest::only(&args.filename)?;
+    migration.status = None;
+    let given = connection(args.kubeconfig.as_ref(), args.context.as_ref());
+    let cluster = unless_stopped(Cluster::connect(&given)).await?;
+    let name = migration.name_any();
+    create(&cluster, &migration).await?;
+    say(&given.in_commands(&format!(
+        "{name} is created; `exuvia datastore status {name} --watch` shows how far it is, `exuvia datastore abort {name}` undoes it\n"
+    )))?;
+    if args.watch {
+        return watch::one(&cluster, &given, &name, args.interval).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(cluster: &Cluster, migration: &DatastoreMigration) -> anyhow::Result<()> {
+    let name = migration.name_any();
+    match cluster
+        .writer
+        .strict()
+        .create(&migrations::api(cluster), migration)
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_already_exists() => {
+            let phase = migrations::get(cluster, &name)
+                .await
+                .map(|live| migrations::phase(&live));
+            let phase = phase
+                .map(|phase| format!(", in phase {}", phase.as_str()))
+                .unwrap_or_default();
+            bail!(
+                "there is a DatastoreMigration {name} already{phase}: give another name, or end it first with `exuvia \
+                 datastore abort {name}`"
+            )
+        }
+        Err(error) if error.is_unserved() => bail!(migrations::NOT_INSTALLED),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,203 @@
+//! `exuvia datastore validate`: what is wrong with a manifest, where, and in one line each.
+
+use serde_json::{Value, json};
+
+use crate::{offline, write};
+
+const VALID: &str = "\
+apiVersion: exuvia.dev/v1beta1
+kind: DatastoreMigration
+metadata:
+  name: widgets
+spec:
+  mappings:
+  - name: all
+    from: {group: old.example.com, version: v1, kinds: [Widget]}
+    to: {group: example.com, version: v1}
+    convert:
+    - path: spec.size
+      value: object.spec.?width.orValue(1) * 2
+    remove: [spec.width]
+";
+
+fn faults(text: &str) -> (Option<i32>, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "m.yaml", text);
+    let (code, printed, _) = offline(directory.path(), "datastore validate -f m.yaml");
+    let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+    let (last, faults) = lines.split_last().unwrap();
+    assert!(last.starts_with("1 DatastoreMigration: "), "{printed}");
+    (code, faults.to_vec())
+}
+
+#[test]
+fn a_valid_manifest_is_valid_without_a_cluster() {
+    assert_eq!(faults(VALID), (Some(0), Vec::new()));
+}
+
+#[test]
+fn each_fault_has_its_file_line_and_column() {
+    for (before, after, expected) in [
+        (
+            "  mappings:\n",
+            "  mapings:\n",
+            "m.yaml:6:3: spec.mapings: unknown field: did you mean mappings?",
+        ),
+        (
+            "  name: widgets",
+            "  nam: widgets",
+            "m.yaml:3:1: metadata.name: the field is missing: expected a name",
+        ),
+        (
+            "  name: widgets",
+            "  name: Widgets_1",
+            "m.yaml:4:9: metadata.name: invalid name \"Widgets_1\": expected lower-case \
+          letters, digits, '-' and '.'",
+        ),
+        (
+            "v1beta1",
+            "v1",
+            "m.yaml:1:13: apiVersion: unknown version: expected exuvia.dev/v1beta1",
+        ),
+        (
+            "[Widget]",
+            "Widget",
+            "m.yaml:8:56: spec.mappings[0].from.kinds: it is text: expected a list",
+        ),
+        (
+            "spec:\n",
+            "spec:\n  mode: Fast\n",
+            "m.yaml:6:9: spec.mode: unknown value \"Fast\": expected FreezeAndCopy",
+        ),
+        (
+            "spec:\n",
+            "spec:\n  concurrency: 65\n",
+            "m.yaml:6:16: spec.concurrency: invalid value 65: expected 1 to 64",
+        ),
+        (
+            "group: example.com",
+            "group: old.example.com",
+            "m.yaml:9:5: spec.mappings[0].to: Widget would become itself: \
+          expected another group or kind",
+        ),
+        (
+            "- path: spec.size",
+            "- path: spec.sizes[0]",
+            "m.yaml:11:13: spec.mappings[0].convert[0].path: invalid path \
+          \"spec.sizes[0]\": an element of a list has no path, convert the whole list; expected names with dots, such as \
+          spec.a[\"b.c/d\"]",
+        ),
+    ] {
+        assert!(VALID.contains(before), "{before}");
+        let (code, found) = faults(&VALID.replacen(before, after, 1));
+        assert_eq!(code, Some(1), "{found:?}");
+        assert!(
+            found.contains(&expected.to_owned()),
+            "expected {expected}\nfound {found:#?}"
+        );
+    }
+}
+
+/// The column is that of the mistake, not of the field, wherever the file says it character by character.
+#[test]
+fn a_fault_in_an_expression_is_found_to_the_character() {
+    for (value, expected) in [
+        ("value: object.spec.width +* 2", "m.yaml:12:33: "),
+        ("value: 'object.spec.width +* 2'", "m.yaml:12:34: "),
+        (
+            "value: |\n        object.spec.width\n          +* 2",
+            "m.yaml:14:12: ",
+        ),
+    ] {
+        let text = VALID.replace("value: object.spec.?width.orValue(1) * 2", value);
+        let (code, found) = faults(&text);
+        assert_eq!(code, Some(1), "{found:?}");
+        let in_expression = format!("{expected}spec.mappings[0].convert[0].value: ");
+        assert!(
+            found.iter().any(|fault| fault.starts_with(&in_expression)),
+            "{value}: {found:#?}"
+        );
+    }
+    let folded = VALID.replace(
+        "value: object.spec.?width.orValue(1) * 2",
+        "value: >-\n        object.nosuch(\n        1)",
+    );
+    let (_, found) = faults(&folded);
+    assert!(
+        found.iter().any(|fault| fault.contains("of the expression: ")),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn a_machine_gets_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    write(
+        directory.path(),
+        "tree/a.yaml",
+        &VALID.replace("mode", "x").replace("[Widget]", "[]"),
+    );
+    write(
+        directory.path(),
+        "tree/b.yaml",
+        "apiVersion: v1\nkind: ConfigMap\n---\n",
+    );
+    write(directory.path(), "tree/c.yaml", VALID);
+    let (code, printed, _) = offline(directory.path(), "datastore validate -f tree -o json");
+    assert_eq!(code, Some(1), "{printed}");
+    let answer: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(answer["valid"], false);
+    assert_eq!(answer["migrations"], json!(["widgets", "widgets"]));
+    assert_eq!(answer["faults"][0]["file"], "tree/a.yaml");
+    assert_eq!(answer["faults"][0]["path"], "spec.mappings[0].from.kinds");
+    assert_eq!(
+        (&answer["faults"][0]["line"], &answer["faults"][0]["column"]),
+        (&json!(8), &json!(49))
+    );
+}
+
+fn crd(group: &str, fields: &str) -> String {
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: widgets.{group}}}\nspec:\n  group: \
+         {group}\n  names: {{kind: Widget, plural: widgets}}\n  versions:\n  - name: v1\n    served: true\n    schema:\n      \
+         openAPIV3Schema:\n        type: object\n        properties:\n          spec: {{type: object, properties: {fields}}}\n"
+    )
+}
+
+#[test]
+fn paths_are_checked_against_the_crds_that_are_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = crd(
+        "old.example.com",
+        "{width: {type: integer}, color: {type: string}}",
+    );
+    let new = crd("example.com", "{sizes: {type: integer}}");
+    write(directory.path(), "crds/all.yaml", &format!("{old}---\n{new}"));
+    write(directory.path(), "old.yaml", &old);
+    write(
+        directory.path(),
+        "m.yaml",
+        &VALID.replace("[spec.width]", "[spec.width, spec.depth]"),
+    );
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f m.yaml --crds crds");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert_eq!(
+        printed,
+        "m.yaml:11:13: spec.mappings[0].convert[0].path: unknown field spec.size of Widget.example.com: its API would refuse every \
+         object that has it\n\
+         m.yaml:13:26: spec.mappings[0].remove[1]: unknown field spec.depth of the source: there is nothing to remove\n\
+         1 DatastoreMigration: 2 faults\n"
+    );
+    assert!(
+        said.contains("Widget.example.com does not have spec.color;"),
+        "{said}"
+    );
+    // A CRD that is not given says nothing.
+    write(directory.path(), "m.yaml", VALID);
+    let (code, _, said) = offline(directory.path(), "datastore validate -f m.yaml --crds old.yaml");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("no CRD was found for kind Widget in group example.com, so its fields are not checked"),
+        "{said}"
+    );
+}
