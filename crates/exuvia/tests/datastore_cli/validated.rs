@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::binary::{printed, text};
+use crate::world::World;
 use crate::{offline, write};
 
 const VALID: &str = "\
@@ -200,4 +202,40 @@ fn paths_are_checked_against_the_crds_that_are_given() {
         said.contains("no CRD was found for kind Widget in group example.com, so its fields are not checked"),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn paths_are_checked_against_the_crds_of_the_cluster() {
+    let world = World::without_target_crd("cluster").await;
+    let mut manifest = world.manifest();
+    manifest["spec"]["mappings"][0]["convert"] = json!([{"path": "spec.depth", "value": "1"}]);
+    let file = world.file(&manifest);
+    let output = world.exuvia(&["validate", "-f", &file, "--cluster"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("no CRD was found for kind Widget in group new.cluster.example.com"),
+        "{said}"
+    );
+    world.new.install(&world.client, "v1").await.unwrap();
+    let said = text(&world.exuvia(&["validate", "-f", &file, "--cluster"]).await.stdout);
+    assert!(
+        said.contains("unknown field spec.depth of Widget.new.cluster.example.com"),
+        "{said}"
+    );
+    manifest["spec"]["mappings"][0]["convert"][0]["path"] = "spec.size".into();
+    let file = world.file(&manifest);
+    let output = world.exuvia(&["validate", "-f", &file, "--cluster"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+}
+
+/// The example of the documentation is valid, and so are its paths.
+#[test]
+fn the_example_is_valid() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/datastore-migration");
+    let (code, printed, said) = offline(&root, "datastore validate -f migration.yaml --crds crds.yaml");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
+    let (code, printed, _) = offline(&root, "datastore render -f migration.yaml widgets.yaml");
+    assert_eq!(code, Some(0));
+    assert!(printed.contains("  size: 8 # in cells\n"), "{printed}");
 }

@@ -213,7 +213,7 @@ impl Plan {
         say(&if self.can_start {
             format!("{name}: nothing stands in the way; nothing was written")
         } else {
-            format!("{name}: it would wait in its present state, with nothing frozen; nothing was written")
+            format!("{name}: it would wait until that is resolved, with nothing frozen; nothing was written")
         });
         text
     }

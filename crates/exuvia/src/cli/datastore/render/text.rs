@@ -103,29 +103,36 @@ fn edit_mapping(
     if gone.len() != come.len() {
         return false;
     }
-    // A key that went and one that came with the same value are one that was renamed.
+    let mut pairs: Vec<(&String, &String)> = old
+        .keys()
+        .filter(|key| new.contains_key(*key))
+        .map(|key| (key, key))
+        .collect();
+    // A key that went and one that came with the same value are one that was renamed; so are the last of both, which may have
+    // another value as well.
     for key in come {
-        let Some(at) = gone.iter().position(|before| old[*before] == new[key]) else {
+        let same = gone.iter().position(|before| old[*before] == new[key]);
+        let Some(at) = same.or_else(|| (gone.len() == 1).then_some(0)) else {
             return false;
         };
-        path.push(Segment::Key(gone.remove(at).clone()));
+        let before = gone.remove(at);
+        path.push(Segment::Key(before.clone()));
         let place = located.key(path);
         path.pop();
-        let edit = place
-            .and_then(|place| Some((place.bytes, written(&Value::String(key.clone()), place.is_plain)?)));
+        let name = Value::String(key.clone());
+        let edit = place.and_then(|place| Some((place.bytes, written(&name, place.is_plain)?)));
         let Some(edit) = edit else {
             return false;
         };
         edits.push(edit);
+        pairs.push((before, key));
     }
-    old.iter()
-        .filter_map(|(key, old)| Some((key, old, new.get(key)?)))
-        .all(|(key, old, new)| {
-            path.push(Segment::Key(key.clone()));
-            let done = edit(located, path, old, new, edits);
-            path.pop();
-            done
-        })
+    pairs.into_iter().all(|(before, after)| {
+        path.push(Segment::Key(before.clone()));
+        let done = edit(located, path, &old[before], &new[after], edits);
+        path.pop();
+        done
+    })
 }
 
 /// A scalar, in quotes if the one before was.
@@ -265,9 +272,9 @@ mod tests {
             value["apiVersion"] = json!("new.dev/v2");
             value["kind"] = json!("Gadget");
             value["metadata"]["labels"] = json!({"new.dev/a": "x"});
-            value["spec"]["size"] = json!(-4);
+            value["spec"] = json!({"width": -4});
         });
-        let expected = "---\n# top\napiVersion: new.dev/v2 # why\nkind: \"Gadget\"\nmetadata:\n  labels: {new.dev/a: \"x\"}\nspec:\n  size: -4 # big\n";
+        let expected = "---\n# top\napiVersion: new.dev/v2 # why\nkind: \"Gadget\"\nmetadata:\n  labels: {new.dev/a: \"x\"}\nspec:\n  width: -4 # big\n";
         assert_eq!(found.text, expected);
         assert!(!found.loses_comments);
     }
