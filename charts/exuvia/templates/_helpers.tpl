@@ -88,7 +88,7 @@ are known, so that group needs no wildcard. */}}
 {{- $groups = list "*" }}
 {{- else }}
 {{- if has "exuvia.dev" .Values.groups }}
-{{- $crds = list "storagemigrations.exuvia.dev" }}
+{{- $crds = list "datastoremigrations.exuvia.dev" "storagemigrations.exuvia.dev" }}
 {{- end }}
 {{- $groups = without .Values.groups "exuvia.dev" }}
 {{- end }}

@@ -45,6 +45,7 @@ pub const RETRY_ANNOTATION: &str = "exuvia.dev/retry";
     derive = "PartialEq",
     doc = "Moves kinds to another API group on a live cluster, with a way back until every object is copied and verified.",
     annotation("helm.sh/resource-policy", "keep"),
+    label("exuvia.dev/auto-migrate-storage-version", "true"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || self.spec.mappings == oldSelf.spec.mappings").message("mappings cannot be changed while the migration runs: delete it (that undoes it), or wait for its end"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || (has(self.spec.freeze) == has(oldSelf.spec.freeze) && (!has(self.spec.freeze) || self.spec.freeze == oldSelf.spec.freeze))").message("freeze cannot be changed while the migration runs"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || (has(self.spec.cutover) && has(self.spec.cutover.apiService) ? self.spec.cutover.apiService : '') == (has(oldSelf.spec.cutover) && has(oldSelf.spec.cutover.apiService) ? oldSelf.spec.cutover.apiService : '')").message("cutover.apiService cannot be changed while the migration runs"),

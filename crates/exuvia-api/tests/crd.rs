@@ -306,6 +306,7 @@ async fn the_crd_of_datastore_migrations_is_taken_without_a_warning() {
     assert_eq!(answer.code, StatusCode::CREATED, "{answer:?}");
     assert!(answer.warnings.is_empty(), "{:?}", answer.warnings);
     let crd: CustomResourceDefinition = serde_json::from_value(answer.body.clone()).unwrap();
+    assert_eq!(crd.metadata.labels.unwrap()[OPT_IN_LABEL], "true");
     assert_eq!(crd.spec.names.short_names, Some(vec!["dm".to_owned()]));
     assert_eq!((crd.spec.scope.as_str(), crd.spec.versions.len()), ("Cluster", 1));
     let sent = json!(DatastoreMigration::crd().spec.versions);

@@ -125,6 +125,25 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             &["get", "list", "patch"],
         ));
     }
+    rules.extend(about_named_objects(migration, kinds));
+    if spec.cleanup.source == CleanupSource::DeleteCrds {
+        let names = kinds.sources().into_iter().map(Kind::name);
+        rules.push(
+            Rule::new(
+                "Delete the CRDs of the source when the migration is deleted after its end.",
+                CRDS,
+                ["customresourcedefinitions"],
+                &["delete"],
+            )
+            .only(names),
+        );
+    }
+    rules
+}
+
+/// What is needed for objects that the spec names and does not move.
+fn about_named_objects(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> {
+    let (spec, mut rules) = (&migration.spec, Vec::new());
     for rule in &spec.references.rewrite {
         rules.push(Rule::new(
             "Change the objects that references.rewrite names.",
@@ -151,18 +170,6 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             [kinds.plural_of_other(&wait.group, &wait.kind)],
             &["list"],
         ));
-    }
-    if spec.cleanup.source == CleanupSource::DeleteCrds {
-        let names = kinds.sources().into_iter().map(Kind::name);
-        rules.push(
-            Rule::new(
-                "Delete the CRDs of the source when the migration is deleted after its end.",
-                CRDS,
-                ["customresourcedefinitions"],
-                &["delete"],
-            )
-            .only(names),
-        );
     }
     rules
 }

@@ -26,7 +26,9 @@ fn durations() -> Histogram {
 }
 
 /// What became of an object: label value, and where the progress has it.
-const OUTCOMES: [(&str, fn(&TypeProgress) -> i64); 3] = [
+type OutcomePart = (&'static str, fn(&TypeProgress) -> i64);
+
+const OUTCOMES: [OutcomePart; 3] = [
     ("migrated", |progress| progress.migrated),
     ("skipped", |progress| progress.skipped),
     ("conflict", |progress| progress.conflicts),

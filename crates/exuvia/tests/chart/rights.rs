@@ -30,8 +30,14 @@ async fn printed(args: &[&str]) -> Vec<Value> {
 #[tokio::test]
 async fn the_chart_and_the_command_give_the_same_rights() {
     for (set, args) in [
-        // By default only Exuvia's own CRD is managed, by name.
-        ("", vec!["--crds", "storagemigrations.exuvia.dev"]),
+        // By default only Exuvia's own CRDs are managed, by name.
+        (
+            "",
+            vec![
+                "--crds",
+                "datastoremigrations.exuvia.dev,storagemigrations.exuvia.dev",
+            ],
+        ),
         (
             "crds={widgets.example.com}",
             vec!["--crds", "widgets.example.com"],
@@ -52,7 +58,7 @@ async fn the_chart_and_the_command_give_the_same_rights() {
             "groups={example.com,exuvia.dev,a.example.com}",
             vec![
                 "--crds",
-                "x.example.com,x.a.example.com,storagemigrations.exuvia.dev",
+                "x.example.com,x.a.example.com,datastoremigrations.exuvia.dev,storagemigrations.exuvia.dev",
                 "--group-wildcards",
             ],
         ),
@@ -91,7 +97,7 @@ async fn both_outputs_say_the_same_and_yaml_says_why() {
             lines[line].starts_with("- apiGroups") || lines[line].starts_with("- nonResourceURLs")
         })
         .collect();
-    assert_eq!(rules.len(), 11);
+    assert_eq!(rules.len(), 13);
     for line in rules {
         assert!(lines[line - 1].starts_with("# "), "{}", lines[line]);
     }

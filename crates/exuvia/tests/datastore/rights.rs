@@ -4,7 +4,9 @@ use std::process::{Command, Stdio};
 
 use exuvia_api::{DatastorePhase, datastore_reason as reason};
 use exuvia_testenv::ControlPlane;
-use kube::Client;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PostParams;
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -65,6 +67,12 @@ fn manifest(stage: &Stage, spec: &Value) -> String {
 async fn late_rights_are_waited_for_by_name_and_what_the_command_prints_is_enough() {
     let control_plane = control_plane().await;
     let client: Client = control_plane.client().unwrap();
+    let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
     let account = control_plane.service_account(NAMESPACE, "exuvia").await.unwrap();
     let own = exuvia(
         &control_plane,
