@@ -3,6 +3,7 @@
 //! What must survive a crash is in the status of the `DatastoreMigration`; it is read again before each step. What the engine
 //! keeps in memory can all be found out again.
 
+mod after;
 mod observe;
 mod record;
 mod steps;
@@ -42,6 +43,8 @@ pub struct Engine {
     control: Control,
     work: Option<Work>,
     seen: Seen,
+    /// The generation that `seen` is about while nothing has begun.
+    checked_generation: Option<i64>,
     observed: Observed,
     /// Since when writes to the source are counted, as far as this process knows.
     counting_since: Option<Instant>,
@@ -55,6 +58,8 @@ pub struct Engine {
     /// How often in a row everything was undone and tried again, and when the next try may begin.
     undone: u32,
     not_before: Option<Instant>,
+    /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
+    invalid: Option<String>,
     blockers: Vec<Blocker>,
     found: Findings,
     message: Option<Redacted>,
@@ -94,6 +99,7 @@ impl Engine {
             control: Control::new(),
             work: None,
             seen: Seen::default(),
+            checked_generation: None,
             observed: Observed::default(),
             counting_since: None,
             can_count: true,
@@ -102,6 +108,7 @@ impl Engine {
             flags_restored: false,
             undone: 0,
             not_before: None,
+            invalid: None,
             blockers: Vec::new(),
             found: Findings::default(),
             message: None,
@@ -183,6 +190,10 @@ impl Machine for Engine {
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
         self.message = None;
+        let needs_all = matches!(step, Step::Commit | Step::RewriteReferences | Step::LookAtWaits);
+        if let Some(invalid) = self.invalid.as_ref().filter(|_| needs_all) {
+            return Err(Error::Invalid(invalid.clone()));
+        }
         self.carry_out_step(step).await?;
         Ok(None)
     }
