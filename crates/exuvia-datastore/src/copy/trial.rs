@@ -122,7 +122,7 @@ impl Mover {
                     Ok(Place::Ours(_) | Place::Equal(_)) => {
                         self.found()
                             .count(&kind.resource.kind, &mapping.name, |progress| {
-                                progress.skipped += 1
+                                progress.skipped += 1;
                             });
                         continue;
                     }

@@ -27,7 +27,7 @@ use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
 /// After the first undo that is followed by another try.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// However often it was undone.
-const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {

@@ -407,7 +407,7 @@ impl Engine {
             let message = "every object has its target";
             let progress = found.progress.clone();
             self.record_stage(condition::COPIED, message, |status| {
-                status.progress = Some(progress.clone())
+                status.progress = Some(progress.clone());
             })
             .await?;
         }

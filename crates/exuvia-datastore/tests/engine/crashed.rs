@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::{Stage, control_plane, owned_by};
 
 /// So many migrations run at a time.
-const SLOTS: usize = 8;
+const SLOTS: usize = 6;
 
 /// Three objects, an owner and its dependent among them, two flags and a dependent that is not moved.
 struct Slot {
@@ -233,7 +233,7 @@ async fn carried_out(slot: &Slot, client: &Client, complete: &Mutex<Option<Value
     let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap() else {
         return;
     };
-    let mut engine = stage.engine_by(client, &migration);
+    let mut engine = Stage::engine_by(client, &migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     if migration.metadata.deletion_timestamp.is_none()
         && let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap()
@@ -305,7 +305,7 @@ async fn run(slot: &Slot, point: Option<Point>, aborts: bool) -> (Left, Vec<Stri
     }
     in_time(
         "the second life",
-        carried_out(slot, &slot.stage.client, &complete),
+        Box::pin(carried_out(slot, &slot.stage.client, &complete)),
     )
     .await;
     let mut writes = proxy.writes();
@@ -358,7 +358,7 @@ fn all_points(writes: usize) -> Vec<Point> {
 #[tokio::test]
 async fn a_crash_at_any_write_changes_nothing_of_the_end() {
     let slots = slots("crash").await;
-    let ((complete, deleted), writes, _) = run(&slots[0], None, false).await;
+    let ((complete, deleted), writes, _) = Box::pin(run(&slots[0], None, false)).await;
     assert!(writes.len() > 25, "{writes:#?}");
     if std::env::var("PROFILE").is_ok() {
         return;
@@ -370,7 +370,7 @@ async fn a_crash_at_any_write_changes_nothing_of_the_end() {
     assert_eq!(targets.filter(|name| name.starts_with("new.")).count(), 4);
     assert_eq!(deleted["policies"], json!({}));
     let wrong = run_all(&slots, all_points(writes.len()), async |slot, point| {
-        let (left, writes, _) = run(slot, Some(point), false).await;
+        let (left, writes, _) = Box::pin(run(slot, Some(point), false)).await;
         let mut wrong = String::new();
         // After a crash behind the commit of `Complete` nobody was there to look.
         for (left, expected) in [(left.0.as_ref(), &complete), (Some(&left.1), &deleted)] {
@@ -405,7 +405,7 @@ async fn an_abort_after_any_write_leaves_everything_as_it_was_or_goes_on_to_the_
         .unwrap();
     slots[0].tear_down().await;
     before["migration"] = Value::Null;
-    let ((_, deleted), writes, _) = run(&slots[0], None, false).await;
+    let ((_, deleted), writes, _) = Box::pin(run(&slots[0], None, false)).await;
     let deleted = unnamed(&slots[0], &deleted);
     // The last ones are behind the commit: two of those will do.
     let commit = writes
@@ -418,7 +418,7 @@ async fn an_abort_after_any_write_leaves_everything_as_it_was_or_goes_on_to_the_
         crash: Crash::After,
     });
     let came = run_all(&slots, points.collect(), async |slot, point| {
-        let ((_, left), _, at_crash) = run(slot, Some(point), true).await;
+        let ((_, left), _, at_crash) = Box::pin(run(slot, Some(point), true)).await;
         (point, unnamed(slot, &left), at_crash)
     })
     .await;

@@ -32,7 +32,7 @@ async fn moves_through(name: &str, rules: Vec<Rule>) {
     spec["mappings"][0]["status"] = json!("Copy");
     let migration = stage.migration(spec).await;
     let struck: Vec<_> = rules.into_iter().map(|rule| proxy.inject(rule)).collect();
-    let mut engine = stage.engine_by(&proxy.client().unwrap(), &migration);
+    let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     assert!(struck.iter().all(|rule| rule.applied() > 0), "{struck:?}");
     assert_eq!(stage.phase().await, DatastorePhase::Complete);

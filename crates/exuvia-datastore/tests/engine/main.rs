@@ -155,11 +155,11 @@ impl Stage {
     }
 
     pub(crate) fn engine(&self, migration: &DatastoreMigration) -> Engine {
-        self.engine_by(&self.client, migration)
+        Self::engine_by(&self.client, migration)
     }
 
     /// An engine whose requests go through this client.
-    pub(crate) fn engine_by(&self, client: &Client, migration: &DatastoreMigration) -> Engine {
+    pub(crate) fn engine_by(client: &Client, migration: &DatastoreMigration) -> Engine {
         let config = kube::Config::new(client_uri());
         let servers = ApiServers::new(&config, &[], &[]);
         Engine::with_servers(
