@@ -6,7 +6,7 @@ use exuvia_api::datastore_reason as reason;
 use kube::api::DynamicObject;
 
 use super::findings::Problem;
-use super::target::{Attempt, Place};
+use super::target::{Attempt, Place, has_owners};
 use super::trial::{all_looked_at, held_by, key_of, lock};
 use super::{Findings, Mover};
 use crate::Error;
@@ -187,7 +187,11 @@ impl Mover {
                     return Ok(Ok(Written::Skipped));
                 }
                 Ok(Place::Differs(field)) => return Ok(Ok(Written::Differs(field))),
-                Ok(Place::Ours(live)) if Self::is_up_to_date(source, &live) => *live,
+                Ok(Place::Ours(live))
+                    if Self::is_up_to_date(source, &live) && has_owners(&live, &references) =>
+                {
+                    *live
+                }
                 Ok(Place::Ours(live)) => match self.update(target, &live, &wanted, (source, output)).await? {
                     Err(problem) => return Ok(Err(problem)),
                     Ok(updated) => updated,

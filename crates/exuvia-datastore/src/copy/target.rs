@@ -291,6 +291,16 @@ fn read(object: &Value) -> Result<DynamicObject, Problem> {
     })
 }
 
+/// Whether an object names these owners and no others.
+pub(super) fn has_owners(live: &DynamicObject, references: &[OwnerReference]) -> bool {
+    let live = live.metadata.owner_references.as_deref().unwrap_or_default();
+    let named = |reference: &OwnerReference| {
+        live.iter()
+            .any(|owner| owner.uid == reference.uid && owner.name == reference.name)
+    };
+    references.iter().all(named) && live.len() == references.len()
+}
+
 /// What the server has against an object for good; `None`: it may pass.
 pub(super) fn refusal(error: &WriteError) -> Option<Problem> {
     match error.class() {

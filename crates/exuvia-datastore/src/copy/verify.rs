@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 
 use super::Mover;
 use super::findings::Problem;
-use super::target::{Attempt, Place};
+use super::target::{Attempt, Place, has_owners};
 use super::trial::{all_looked_at, held_by, key_of, lock};
 use crate::Error;
 use crate::kinds::Kind;
@@ -109,8 +109,10 @@ impl Mover {
             if let Err(problem) = self.is_as_written(target, &live, source, output).await? {
                 return Ok(Err(problem));
             }
-            if let Err(problem) = self.owners_are_right(source, &live, output, lookup).await? {
-                return Ok(Err(problem));
+            // An owner that went after its dependent was copied: the next copy decides what becomes of that.
+            if !self.owners_are_right(source, &live, output, lookup).await? {
+                lock(found).moved += 1;
+                return Ok(Ok(()));
             }
         }
         lock(found).right += 1;
@@ -147,7 +149,7 @@ impl Mover {
         live: &DynamicObject,
         output: &Output,
         lookup: &Lookup,
-    ) -> Attempt<()> {
+    ) -> Result<bool, Error> {
         let owners = Owners {
             kinds: self.owner_kinds(),
             successors: self,
@@ -156,20 +158,10 @@ impl Mover {
         let (from, to) = (source.metadata.namespace.as_deref(), output.namespace.as_deref());
         let references = if output.extra { &[][..] } else { &output.owners };
         let policy = self.migration.spec.references.missing_owner;
-        let references = match owners.rewritten(references, (from, to), policy).await {
-            Outcome::Ready { references, .. } => references,
-            Outcome::WaitFor(_) => return Ok(Err(wrong("metadata.ownerReferences"))),
-            Outcome::Held(faults) => return held_by(&faults),
-        };
-        let live = live.metadata.owner_references.clone().unwrap_or_default();
-        let named = |reference: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
-            live.iter()
-                .any(|owner| owner.uid == reference.uid && owner.name == reference.name)
-        };
-        if references.iter().all(named) && live.len() == references.len() {
-            Ok(Ok(()))
-        } else {
-            Ok(Err(wrong("metadata.ownerReferences")))
+        match owners.rewritten(references, (from, to), policy).await {
+            Outcome::Ready { references, .. } => Ok(has_owners(live, &references)),
+            Outcome::WaitFor(_) => Ok(false),
+            Outcome::Held(faults) => held_by::<()>(&faults).map(|_| false),
         }
     }
 }

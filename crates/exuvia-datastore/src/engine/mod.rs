@@ -3,6 +3,7 @@
 //! What must survive a crash is in the status of the `DatastoreMigration`; it is read again before each step. What the engine
 //! keeps in memory can all be found out again.
 
+mod after;
 mod observe;
 mod record;
 mod steps;
@@ -27,7 +28,7 @@ use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
 /// After the first undo that is followed by another try.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// However often it was undone.
-const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {
@@ -43,6 +44,8 @@ pub struct Engine {
     control: Control,
     work: Option<Work>,
     seen: Seen,
+    /// The generation that `seen` is about while nothing has begun.
+    checked_generation: Option<i64>,
     observed: Observed,
     /// Since when writes to the source are counted, as far as this process knows.
     counting_since: Option<Instant>,
@@ -66,9 +69,9 @@ pub struct Engine {
     /// How often in a row everything was undone and tried again, and when the next try may begin.
     undone: u32,
     not_before: Option<Instant>,
+    /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
+    invalid: Option<String>,
     blockers: Vec<Blocker>,
-    /// The generation that was last looked at while nothing is locked.
-    idle_generation: Option<i64>,
     found: Findings,
     message: Option<Redacted>,
 }
@@ -107,6 +110,7 @@ impl Engine {
             control: Control::new(),
             work: None,
             seen: Seen::default(),
+            checked_generation: None,
             observed: Observed::default(),
             counting_since: None,
             can_count: true,
@@ -120,8 +124,8 @@ impl Engine {
             writes_end_within: WRITE_ENDS_WITHIN,
             undone: 0,
             not_before: None,
+            invalid: None,
             blockers: Vec::new(),
-            idle_generation: None,
             found: Findings::default(),
             message: None,
         }
@@ -216,6 +220,10 @@ impl Machine for Engine {
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
         self.message = None;
+        let needs_all = matches!(step, Step::Commit | Step::RewriteReferences | Step::LookAtWaits);
+        if let Some(invalid) = self.invalid.as_ref().filter(|_| needs_all) {
+            return Err(Error::Invalid(invalid.clone()));
+        }
         let carried_out = self.carry_out_step(step).await;
         if carried_out.as_ref().is_err_and(Error::may_take_effect) {
             self.unsettled_until = Some(Instant::now() + self.writes_end_within);

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use exuvia_api::{
-    DATASTORE_FINALIZER, DATASTORE_LABEL, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase,
-    FlagSide, RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
+    Blocker, DATASTORE_FINALIZER, DATASTORE_LABEL, DatastoreMigration, DatastoreMigrationStatus,
+    DatastorePhase, FlagSide, RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
 };
 use exuvia_write::ErrorClass;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -42,10 +42,6 @@ impl Engine {
             // A former process may have left writes under way.
             self.unsettled_until = Some(Instant::now() + self.writes_end_within);
         }
-        let unsettled = self
-            .unsettled_until
-            .map(|until| until.saturating_duration_since(Instant::now()));
-        self.seen.unsettled = unsettled.filter(|left| !left.is_zero());
         self.observed = Observed {
             record,
             wants: self.wants(),
@@ -54,13 +50,14 @@ impl Engine {
         };
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
-        let is_waiting = self.observed.record.phase == DatastorePhase::WaitingForConflictResolution;
-        if self.work.is_some() || deletion != Deletion::No || is_waiting {
-            let locks = self.locks(stage).await?;
-            self.observed.wants.route = self.wants_route(locks.route);
-            self.observed.locks = locks;
-        }
+        let locks = self.locks(stage).await?;
+        self.observed.wants.route = self.wants_route(locks.route);
+        self.observed.locks = locks;
         self.notice_other_locks().await?;
+        let unsettled = self
+            .unsettled_until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        self.seen.unsettled = unsettled.filter(|left| !left.is_zero());
         self.observed.seen = self.seen.clone();
         Ok(true)
     }
@@ -140,39 +137,59 @@ impl Engine {
             return Ok(());
         }
         if stage == Stage::Idle {
-            // Everything is looked at again for another spec. One that is blocked may have no work: it is not another one.
-            if self.work.is_some() || self.idle_generation != generation {
+            // Everything is looked at again for another spec. The check builds what works on it, unless it is blocked.
+            if self.checked_generation != generation {
                 self.seen = crate::protocol::Seen::default();
                 self.work = None;
             }
-            self.idle_generation = generation;
-            return Ok(()); // the first step builds it
+            return Ok(());
         }
-        let built = Work::new(
-            &self.client,
-            &self.writer,
-            &self.servers,
-            &self.control,
-            &self.migration,
-        )
-        .await?;
-        match built {
-            Ok(mut work) => {
-                if let Some(former) = self.work.take() {
-                    work.mover.aliases = former.mover.aliases;
-                    work.freeze = former.freeze;
-                }
-                if stage == Stage::Moving && !work.missing.is_empty() {
-                    self.blockers.clone_from(&work.missing);
-                    self.seen.copied = Copied::Refused;
-                }
-                self.work = Some(work);
-                Ok(())
-            }
-            Err(blockers) => Err(Error::Invalid(
-                blockers
-                    .first()
-                    .map(|first| first.message.clone())
+        let (mut work, invalid) = self.read_spec().await?;
+        if let Some(former) = self.work.take() {
+            work.mover.aliases = former.mover.aliases;
+            work.freeze = former.freeze;
+        }
+        let blockers = if invalid.is_empty() {
+            &work.missing
+        } else {
+            &invalid
+        };
+        if stage == Stage::Moving && !blockers.is_empty() {
+            self.blockers.clone_from(blockers);
+            self.seen.copied = Copied::Refused;
+        }
+        self.invalid = invalid.into_iter().next().map(|first| first.message);
+        self.work = Some(work);
+        Ok(())
+    }
+
+    /// What carries the spec out; also what is wrong with the parts of it that may be changed on the way. These are left out
+    /// then: nobody is to stay locked out because of an expression that is not needed to let go.
+    async fn read_spec(&self) -> Result<(Work, Vec<Blocker>), Error> {
+        let read = async |migration: &DatastoreMigration| {
+            Work::new(
+                &self.client,
+                &self.writer,
+                &self.servers,
+                &self.control,
+                migration,
+            )
+            .await
+        };
+        let invalid = match read(&self.migration).await? {
+            Ok(work) => return Ok((work, Vec::new())),
+            Err(invalid) => invalid,
+        };
+        let mut reduced = self.migration.clone();
+        reduced.spec.references.rewrite.clear();
+        reduced.spec.cutover.wait_for.clear();
+        match read(&reduced).await? {
+            Ok(work) => Ok((work, invalid)),
+            Err(invalid) => Err(Error::Invalid(
+                invalid
+                    .into_iter()
+                    .next()
+                    .map(|first| first.message)
                     .unwrap_or_default(),
             )),
         }
@@ -186,7 +203,7 @@ impl Engine {
                 ..Locks::default()
             });
         }
-        let (policy, shield) = self.policy().await?;
+        let (policy, shield) = self.policy(stage).await?;
         Ok(Locks {
             policy,
             shield,
@@ -235,7 +252,7 @@ impl Engine {
     }
 
     /// Our policies, and whether the shield is up.
-    async fn policy(&self) -> Result<(Policy, bool), Error> {
+    async fn policy(&self, stage: Stage) -> Result<(Policy, bool), Error> {
         let Some(work) = &self.work else {
             return Ok((Policy::Absent, false));
         };
@@ -243,24 +260,29 @@ impl Engine {
             let shield = work.freeze.observe(Form::Converged, true).await?;
             return Ok((Policy::NotWanted, stands(&shield, Part::Shield)));
         }
-        let frozen = work.freeze.observe(Form::Frozen, true).await?;
-        let shield = stands(&frozen, Part::Shield);
-        if is_whole(&frozen) {
-            return Ok((Policy::Frozen, shield));
+        // The likely form first: each look is a dozen requests.
+        let mut forms = [
+            (Form::Frozen, Policy::Frozen),
+            (Form::Converged, Policy::Converged),
+        ];
+        if stage == Stage::After {
+            forms.reverse();
         }
-        let converged = work.freeze.observe(Form::Converged, true).await?;
-        if is_whole(&converged) {
-            return Ok((Policy::Converged, shield));
+        let (mut is_absent, mut shield) = (true, false);
+        for (form, policy) in forms {
+            let observed = work.freeze.observe(form, true).await?;
+            shield = stands(&observed, Part::Shield);
+            if is_whole(&observed) {
+                return Ok((policy, shield));
+            }
+            is_absent &= observed.is_absent();
         }
-        let is_absent = frozen.is_absent() && converged.is_absent();
-        Ok((
-            if is_absent {
-                Policy::Absent
-            } else {
-                Policy::Partial
-            },
-            shield,
-        ))
+        let policy = if is_absent {
+            Policy::Absent
+        } else {
+            Policy::Partial
+        };
+        Ok((policy, shield))
     }
 
     async fn flags(&self, stage: Stage) -> Result<Flags, Error> {

@@ -86,3 +86,35 @@ async fn a_target_that_differs_is_a_conflict_and_stays_as_it_is() {
     let progress = stage.read().await.status.unwrap().progress.unwrap();
     assert_eq!((progress.total, progress.migrated, progress.skipped), (2, 0, 2));
 }
+
+/// A kind that is not there, and a mistake in the spec: there is nothing yet that could work on either.
+#[tokio::test]
+async fn a_missing_kind_and_an_invalid_spec_block_until_they_are_mended() {
+    let stage = Stage::bare("nothing").await;
+    stage.old.install(&stage.client, "v1").await.unwrap();
+    stage.create_old("one", json!({"size": 1})).await;
+    let mut spec = stage.spec();
+    spec["mappings"][0]["from"]["when"] = json!("object.(");
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    assert_eq!(engine.blockers()[0].reason, reason::INVALID_SPEC);
+    let patch = json!({"spec": stage.spec()});
+    stage
+        .migrations()
+        .patch(&stage.name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+    // Another spec is looked at without being asked.
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    assert_eq!(
+        (
+            engine.blockers()[0].reason.as_str(),
+            engine.blockers()[0].kind.clone()
+        ),
+        (reason::NOT_SERVED, format!("Widget.{}", stage.new.group()))
+    );
+    stage.new.install(&stage.client, "v1").await.unwrap();
+    assert_eq!(stage.goes_on(&mut engine, Hold::Blocked).await, Ended::Done);
+    assert_eq!(stage.all(&stage.new).await.len(), 1);
+}

@@ -1,12 +1,13 @@
 //! What a migration moves, and how the targets look afterwards.
 
 use exuvia_api::{DatastorePhase, MIGRATION_UID_ANNOTATION, SOURCE_UIDS_ANNOTATION};
+use exuvia_datastore::protocol::Step;
 use exuvia_runtime::machine::Ended;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::{Stage, control_plane};
+use crate::{Stage, control_plane, owned_by, up_to};
 
 #[tokio::test]
 async fn every_object_is_moved_with_labels_annotations_and_content() {
@@ -67,4 +68,49 @@ async fn the_source_stays_readable_and_cannot_be_written_after_the_move() {
         .delete("w0", &DeleteParams::default())
         .await
         .unwrap();
+}
+
+/// PITFALLS D12: writes that passed the policy before it refused may commit later. Here they come from the one who may.
+#[tokio::test]
+async fn writes_that_commit_after_the_copy_are_copied_too() {
+    let stage = Stage::new("late", 4).await;
+    let owner = stage.api(&stage.old).get("w2").await.unwrap();
+    let mut owned = stage.old.widget("v1", "owned");
+    owned.metadata.namespace = Some(stage.name.clone());
+    owned.metadata.owner_references = Some(vec![owned_by(&owner)]);
+    let late = PostParams {
+        field_manager: Some("exuvia-datastore".to_owned()),
+        ..PostParams::default()
+    };
+    let api = stage.api(&stage.old);
+    api.create(&PostParams::default(), &owned).await.unwrap();
+    let mut spec = stage.spec();
+    spec["mappings"][0]["status"] = json!("Copy");
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Verify).await;
+    let params = PatchParams {
+        field_manager: late.field_manager.clone(),
+        ..PatchParams::default()
+    };
+    api.patch("w0", &params, &Patch::Merge(json!({"spec": {"color": "late"}})))
+        .await
+        .unwrap();
+    api.patch_status("w1", &params, &Patch::Merge(json!({"status": {"ready": 9}})))
+        .await
+        .unwrap();
+    let mut made = stage.old.widget("v1", "made");
+    made.metadata.namespace = Some(stage.name.clone());
+    api.create(&late, &made).await.unwrap();
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    let target = async |name: &str| stage.api(&stage.new).get(name).await.unwrap();
+    assert_eq!(target("w0").await.data["spec"]["color"], "late");
+    assert_eq!(target("w1").await.data["status"]["ready"], 9);
+    assert_eq!(
+        target("owned").await.metadata.owner_references,
+        Some(vec![owned_by(&target("w2").await)])
+    );
+    assert_eq!(stage.all(&stage.new).await.len(), 6);
+    let progress = stage.read().await.status.unwrap().progress.unwrap();
+    assert_eq!((progress.total, progress.migrated), (6, 6));
 }

@@ -1,0 +1,202 @@
+//! The steps after the commit, and those of the way back.
+
+use exuvia_api::{CleanupSource, DatastorePhase, FlagSide, datastore_condition as condition};
+use exuvia_write::{Name, conditions, redacted};
+
+use super::Engine;
+use super::observe::{is_gone, uid_of};
+use super::steps::{BETWEEN_PROBES, routed_kinds};
+use crate::Error;
+use crate::freeze::{FlagGoal, Form, restore_flag};
+use crate::owners::Dependents;
+use crate::protocol::{Seen, Waits, cleanup};
+use crate::{references, source, waits};
+
+impl Engine {
+    pub(super) async fn thaw(&mut self) -> Result<(), Error> {
+        if self.migration.spec.freeze.admission {
+            self.work()?
+                .freeze
+                .set(Form::Converged, self.observed.locks.shield)
+                .await?;
+        }
+        self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Target)
+            .await?;
+        self.work()?.freeze.stop_counting().await?;
+        Ok(())
+    }
+
+    async fn restore_flags(&self, goal: FlagGoal, which: impl Fn(FlagSide) -> bool) -> Result<(), Error> {
+        let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
+        for saved in &saved {
+            let flag = usize::try_from(saved.index)
+                .ok()
+                .and_then(|index| self.migration.spec.freeze.flags.get(index));
+            if let Some(flag) = flag.filter(|flag| which(flag.side)) {
+                match restore_flag(&self.client, &self.writer, flag, saved, goal).await {
+                    // An object that is gone holds nobody.
+                    Err(error) if is_gone(&error) => {}
+                    restored => drop(restored?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn rewrite_references(&mut self) -> Result<(), Error> {
+        self.rewrite_dependents().await?;
+        let work = self.work()?;
+        references::rewrite(&self.client, &work.mover, &self.migration).await?;
+        self.seen.references = true;
+        Ok(())
+    }
+
+    async fn rewrite_dependents(&self) -> Result<(), Error> {
+        let work = self.work()?;
+        if self.migration.spec.references.dependents == exuvia_api::Dependents::Scan {
+            let dependents = Dependents {
+                client: &self.client,
+                kinds: work.mover.owner_kinds(),
+                successors: &work.mover,
+            };
+            let found = dependents.rewrite(&work.mover.writer, &|_| {}).await?;
+            let unseen = found.unseen.first().map(|unseen| {
+                redacted!(
+                    "dependents are not known among {}: {}",
+                    Name(&unseen.what),
+                    unseen.why.clone()
+                )
+            });
+            // Former uids vanish with the APIService, so the shield stays until everything was looked at. Otherwise the owners
+            // still exist: what an API that is down may hold is looked for again before anything is deleted.
+            let must_see_all = self.observed.wants.route;
+            if found.failed > 0 || (must_see_all && !found.is_complete()) {
+                let first = found.left.first().map(|left| left.why.clone());
+                return Err(Error::Unfinished {
+                    objects: found.failed.max(1),
+                    first: first
+                        .or(unseen)
+                        .unwrap_or_else(|| "dependents still name the source".into()),
+                    ambiguous: false,
+                });
+            }
+            if let Some(unseen) = unseen {
+                tracing::warn!(migration = %self.name, "{unseen}");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn look_at_waits(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let waits = waits::look(&self.client, &work.mover.mappings, &self.migration).await?;
+        self.seen.waits = if waits.is_none() {
+            Waits::Met
+        } else {
+            Waits::NotMet
+        };
+        self.message = waits;
+        Ok(())
+    }
+
+    pub(super) async fn undo_targets(&mut self) -> Result<(), Error> {
+        let taken = self.work()?.mover.take_back(None).await?;
+        if !taken.left.is_empty() {
+            self.message = taken.left.first().map(|first| {
+                redacted!(
+                    "{} was changed by somebody else, and is left as it is",
+                    Name(first)
+                )
+            });
+        }
+        let work = self.work()?;
+        if work.mover.own_targets().await? {
+            return Err(Error::Changed("some targets are still being deleted"));
+        }
+        // The old backend would have answered that none is left.
+        if let Some(route) = &work.route
+            && self.observed.wants.route
+            && self.routed_by.as_deref() != Some(uid_of(&route.observe().await?))
+        {
+            self.routed_by = None;
+            self.seen.routed_everywhere = false;
+            return Ok(());
+        }
+        self.record(|status, _| {
+            conditions::remove(&mut status.conditions, condition::ROUTED);
+        })
+        .await
+    }
+
+    pub(super) async fn await_backend(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let Some(route) = &work.route else {
+            self.seen.backend_everywhere = true;
+            return Ok(());
+        };
+        let answers = route.answered_by_crds(&routed_kinds(work), &[]).await?;
+        if answers.all_by_backend() {
+            self.seen.backend_everywhere = true;
+        } else {
+            tokio::time::sleep(BETWEEN_PROBES).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn undo_route(&mut self) -> Result<(), Error> {
+        let saved = self.migration.status.clone().unwrap_or_default().saved;
+        if let Some(route) = &self.work()?.route {
+            route.restore(&saved.api_service).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn undo_flags(&mut self) -> Result<(), Error> {
+        self.restore_flags(FlagGoal::Undo, |_| true).await
+    }
+
+    pub(super) async fn end_undo(&mut self) -> Result<(), Error> {
+        let undo = self.observed.record.undo;
+        self.record_undone().await?;
+        if undo.is_some_and(|undo| undo.then() != DatastorePhase::Failed) {
+            self.pause();
+        }
+        self.seen = Seen::default();
+        self.work = None;
+        self.counting_since = None;
+        self.flags_set_at = None;
+        self.locks_probed.clear();
+        self.probed_at = None;
+        self.routed_by = None;
+        Ok(())
+    }
+
+    pub(super) async fn clean_up(&mut self) -> Result<(), Error> {
+        let what = cleanup(&self.observed);
+        let work = self.work()?;
+        match what {
+            CleanupSource::KeepFrozen => work.freeze.retire().await?,
+            CleanupSource::Thaw => {
+                self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Source)
+                    .await?;
+                self.work()?.freeze.remove().await?;
+            }
+            CleanupSource::DeleteCrds => {
+                // PITFALLS D22: those that were made since the commit would be collected with the source.
+                self.rewrite_dependents().await?;
+                let converged_at = self.migration.status.clone().unwrap_or_default().converged_at;
+                let mover = &self.work()?.mover;
+                let blockers = source::delete(&self.client, mover, converged_at.as_ref()).await?;
+                if !blockers.is_empty() {
+                    self.blockers = blockers;
+                    self.seen.cleaned = Some(false);
+                    return Ok(());
+                }
+                // PITFALLS D35: the freeze is removed after the CRDs.
+                self.work()?.freeze.remove().await?;
+            }
+        }
+        self.seen.cleaned = Some(true);
+        Ok(())
+    }
+}
