@@ -320,7 +320,8 @@ impl Engine {
             self.seen.drained = if left.is_zero() {
                 Drained::Yes
             } else {
-                Drained::Wait(left)
+                tokio::time::sleep(left.min(BETWEEN_PROBES)).await;
+                Drained::NotYet // and looked at again
             };
             return Ok(());
         }

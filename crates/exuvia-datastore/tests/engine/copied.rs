@@ -416,10 +416,13 @@ async fn a_roll_out_is_waited_for_after_the_commit() {
         message.contains("controller") && message.contains("newest spec"),
         "{message}"
     );
-    // The targets can be written meanwhile.
-    stage
-        .merge(&stage.new, "w0", json!({"spec": {"color": "new"}}))
-        .await;
+    // The targets can be written meanwhile, as soon as the API server has let go of them.
+    let color = json!({"spec": {"color": "new"}});
+    let targets = stage.api(&stage.new);
+    exuvia_testenv::until("the target can be written", async || {
+        targets.patch("w0", &params, &Patch::Merge(&color)).await.is_ok()
+    })
+    .await;
     let env = json!([{"name": "c", "image": "x", "env": [{"name": "GROUP", "value": "new"}]}]);
     let patch = json!({"spec": {"template": {"spec": {"containers": env}}}});
     let patched = deployments
