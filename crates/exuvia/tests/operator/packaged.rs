@@ -1,7 +1,7 @@
 //! As it is shipped: both charts installed with the real helm, the real binary started with what the Deployment says and
 //! the service account's token; no right is missing, and none is there for nothing.
 
-use exuvia_api::{Phase, StorageMigration};
+use exuvia_api::{DatastoreMigration, Phase, StorageMigration};
 use exuvia_testenv::proxy::{Fault, Match, Rule};
 use exuvia_testenv::{Access, ControlPlane, Process, Widgets};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -315,9 +315,37 @@ async fn has_rights(client: &Client, user: &str, roles: &[Value]) {
     }
 }
 
+/// A datastore migration that is to begin again: the operator reads it, reports, and takes the annotation off.
+async fn failed_datastore_migration(client: &Client) {
+    let migrations: Api<DatastoreMigration> = Api::all(client.clone());
+    let _ = migrations.delete("failed", &DeleteParams::default()).await;
+    let migration = serde_json::from_value(json!({
+        "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration",
+        "metadata": {"name": "failed", "annotations": {"exuvia.dev/retry": ""}},
+        "spec": {"mappings": [{
+            "name": "all",
+            "from": {"group": "old.example.org", "version": "v1", "kinds": ["Widget"]},
+            "to": {"group": "new.example.org", "version": "v1"},
+        }]},
+    }))
+    .unwrap();
+    migrations
+        .create(&PostParams::default(), &migration)
+        .await
+        .unwrap();
+    let failed = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+    migrations
+        .patch_status("failed", &PatchParams::default(), &failed)
+        .await
+        .unwrap();
+}
+
 /// The CRD is labelled and lists its old version again; where objects matter, they are stored at it.
 async fn start_again(client: &Client, widgets: &Widgets, resource: &str) {
     label(client, widgets, Some("true")).await;
+    if resource.starts_with("datastoremigrations") {
+        failed_datastore_migration(client).await;
+    }
     if resource == "widgets" {
         let v1alpha1 = widgets.api(client, "v1alpha1");
         widgets.flip_storage(client, "v1alpha1").await.unwrap();
