@@ -9,6 +9,7 @@ mod trial;
 mod verify;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exuvia_api::{
@@ -185,10 +186,12 @@ pub(crate) fn hash_of(object: &DynamicObject) -> String {
         object.data,
     ]);
     let digest = ring::digest::digest(&ring::digest::SHA256, counting.to_string().as_bytes());
-    digest.as_ref()[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let mut text = String::new();
+    for byte in &digest.as_ref()[..16] {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// An annotation's value.

@@ -3,6 +3,7 @@
 //! What must survive a crash is in the status of the `DatastoreMigration`; it is read again before each step. What the engine
 //! keeps in memory can all be found out again.
 
+mod after;
 mod observe;
 mod record;
 mod steps;
@@ -42,6 +43,8 @@ pub struct Engine {
     control: Control,
     work: Option<Work>,
     seen: Seen,
+    /// The generation that `seen` is about while nothing has begun.
+    checked_generation: Option<i64>,
     observed: Observed,
     /// Since when writes to the source are counted, as far as this process knows.
     counting_since: Option<Instant>,
@@ -58,8 +61,6 @@ pub struct Engine {
     /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
     invalid: Option<String>,
     blockers: Vec<Blocker>,
-    /// The generation that was last looked at while nothing is locked.
-    idle_generation: Option<i64>,
     found: Findings,
     message: Option<Redacted>,
 }
@@ -98,6 +99,7 @@ impl Engine {
             control: Control::new(),
             work: None,
             seen: Seen::default(),
+            checked_generation: None,
             observed: Observed::default(),
             counting_since: None,
             can_count: true,
@@ -108,7 +110,6 @@ impl Engine {
             not_before: None,
             invalid: None,
             blockers: Vec::new(),
-            idle_generation: None,
             found: Findings::default(),
             message: None,
         }

@@ -123,13 +123,12 @@ impl Engine {
             return Ok(());
         }
         if stage == Stage::Idle {
-            // Everything is looked at again for another spec. One that is blocked may have no work: it is not another one.
-            if self.work.is_some() || self.idle_generation != generation {
+            // Everything is looked at again for another spec. The check builds what works on it, unless it is blocked.
+            if self.checked_generation != generation {
                 self.seen = crate::protocol::Seen::default();
                 self.work = None;
             }
-            self.idle_generation = generation;
-            return Ok(()); // the first step builds it
+            return Ok(());
         }
         let (mut work, invalid) = self.read_spec().await?;
         if let Some(former) = self.work.take() {
