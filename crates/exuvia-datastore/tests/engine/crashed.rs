@@ -1,7 +1,7 @@
 //! The engine is dropped at every write of a small migration, before the request is sent and after it is committed: another one
 //! goes on, or undoes everything, and the end is always the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use exuvia_api::DatastorePhase;
@@ -344,15 +344,25 @@ async fn run_all<T>(slots: &[Slot], points: Vec<Point>, run: impl AsyncFn(&Slot,
     each.buffer_unordered(SLOTS).concat().await
 }
 
-fn all_points(writes: usize) -> Vec<Point> {
+/// Every write, and a lost answer to one of each sort: the engine looks again in the same way after each of a sort.
+fn all_points(writes: &[String]) -> Vec<Point> {
     let first = Point {
         write: 1,
         crash: Crash::Before,
     };
-    let both = |write| [Crash::After, Crash::AnswerLost].map(|crash| Point { write, crash });
-    std::iter::once(first)
-        .chain((1..=writes).flat_map(both))
-        .collect()
+    let mut sorts = BTreeSet::new();
+    let of_write = |(index, sort): (usize, &String)| {
+        let point = |crash| Point {
+            write: index + 1,
+            crash,
+        };
+        let lost = sorts.insert(sort.clone()).then(|| point(Crash::AnswerLost));
+        std::iter::once(point(Crash::After))
+            .chain(lost)
+            .collect::<Vec<_>>()
+    };
+    let each = writes.iter().enumerate().flat_map(of_write);
+    std::iter::once(first).chain(each).collect()
 }
 
 #[tokio::test]
@@ -369,7 +379,7 @@ async fn a_crash_at_any_write_changes_nothing_of_the_end() {
     let targets = complete["objects"].as_object().unwrap().keys();
     assert_eq!(targets.filter(|name| name.starts_with("new.")).count(), 4);
     assert_eq!(deleted["policies"], json!({}));
-    let wrong = run_all(&slots, all_points(writes.len()), async |slot, point| {
+    let wrong = run_all(&slots, all_points(&writes), async |slot, point| {
         let (left, writes, _) = Box::pin(run(slot, Some(point), false)).await;
         let mut wrong = String::new();
         // After a crash behind the commit of `Complete` nobody was there to look.
