@@ -161,16 +161,12 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         .user_agent(format!("exuvia/{version}"))
         .observe(metrics.observe_writes());
     let writer = ungated.clone().gate(claim.gate());
-    let watching = writer.connect(config.clone())?;
-    let mut answering = config.clone();
-    answering.read_timeout = Some(ANSWER_WITHIN);
-    let client = writer.connect(answering)?;
+    let shared = Shared::connect(&config, writer, &metrics, &identity)?;
     // Separate connections: a renewal must not wait for a dead connection that a sweep uses.
     let leasing = ungated.connect(config.clone())?;
-    let events = Events::new(client.clone(), writer.clone(), identity.clone());
 
     let mut runtime = Runtime::new(
-        watching.clone(),
+        shared.watching.clone(),
         claim.clone(),
         health.clone(),
         &metrics,
@@ -180,31 +176,8 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             grace: args.shutdown_grace,
         },
     );
-    if args.enable_storage_migration {
-        runtime.add(StorageController::new(
-            config.clone(),
-            client.clone(),
-            watching.clone(),
-            writer.clone(),
-            events.clone(),
-            metrics.clone(),
-            storage_settings(args, format!("{namespace}/{}", args.lease_name)),
-        ));
-    }
-    if args.enable_datastore_migration {
-        let settings = DatastoreSettings {
-            api_servers: args.api_servers.clone(),
-        };
-        runtime.add(DatastoreController::new(
-            config.clone(),
-            client,
-            watching,
-            writer,
-            events,
-            metrics.clone(),
-            settings,
-        ));
-    }
+    let operator = format!("{namespace}/{}", args.lease_name);
+    add_controllers(&mut runtime, args, shared, operator);
     tracing::info!(
         version,
         identity,
@@ -260,6 +233,68 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     }
     tracing::info!("operator has stopped");
     Ok(())
+}
+
+/// What every controller is given.
+struct Shared {
+    config: kube::Config,
+    client: kube::Client,
+    watching: kube::Client,
+    writer: Writer,
+    events: Events,
+    metrics: Metrics,
+}
+
+impl Shared {
+    fn connect(
+        config: &kube::Config,
+        writer: Writer,
+        metrics: &Metrics,
+        identity: &str,
+    ) -> anyhow::Result<Self> {
+        let mut answering = config.clone();
+        answering.read_timeout = Some(ANSWER_WITHIN);
+        let client = writer.connect(answering)?;
+        Ok(Self {
+            config: config.clone(),
+            watching: writer.connect(config.clone())?,
+            events: Events::new(client.clone(), writer.clone(), identity.to_owned()),
+            client,
+            writer,
+            metrics: metrics.clone(),
+        })
+    }
+}
+
+/// Adds the controllers that are switched on. `operator` is this operator's name among others in the cluster.
+fn add_controllers(runtime: &mut Runtime, args: &OperatorArgs, shared: Shared, operator: String) {
+    let Shared {
+        config,
+        client,
+        watching,
+        writer,
+        events,
+        metrics,
+    } = shared;
+    if args.enable_storage_migration {
+        runtime.add(StorageController::new(
+            config.clone(),
+            client.clone(),
+            watching.clone(),
+            writer.clone(),
+            events.clone(),
+            metrics.clone(),
+            storage_settings(args, operator),
+        ));
+    }
+    if args.enable_datastore_migration {
+        let settings = DatastoreSettings {
+            api_servers: args.api_servers.clone(),
+        };
+        runtime.add(DatastoreController::new(
+            config, client, watching, writer, events, metrics, settings,
+        ));
+    }
 }
 
 fn storage_settings(args: &OperatorArgs, operator: String) -> ControllerSettings {

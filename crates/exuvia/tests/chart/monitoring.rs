@@ -124,6 +124,7 @@ async fn alert_rules_are_valid_and_query_only_existing_metrics() {
 
 /// What is to be told, and to whom it is not: under promtool's own clock.
 #[tokio::test]
+#[allow(clippy::too_many_lines)] // a table
 async fn alerts_fire_when_people_should_look_and_not_before() {
     let directory = tempfile::tempdir().unwrap();
     let mut rules = groups().await;

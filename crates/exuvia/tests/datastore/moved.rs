@@ -2,7 +2,7 @@
 
 use exuvia_api::DatastorePhase;
 use exuvia_testenv::kstatus::{Kstatus, kstatus};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::harness::*;
@@ -80,7 +80,10 @@ async fn a_migration_that_is_deleted_in_the_end_leaves_no_finalizer_behind() {
     until("the source can be written again", async || {
         let mut widget = stage.old.widget("v1", "later");
         widget.metadata.namespace = Some(stage.name.clone());
-        let created = stage.api(&stage.old).create(&Default::default(), &widget).await;
+        let created = stage
+            .api(&stage.old)
+            .create(&PostParams::default(), &widget)
+            .await;
         created.map(drop).map_err(|error| error.to_string())
     })
     .await;
