@@ -43,8 +43,8 @@ async fn moves_through(name: &str, rules: Vec<Rule>) {
     };
     assert_eq!(dependent.metadata.owner_references, Some(vec![owned_by(first)]));
     assert_eq!(second.data["status"]["ready"], 4);
-    let owned = stage.config_maps().get("owned").await.unwrap();
-    assert_eq!(owned.metadata.owner_references, Some(vec![owned_by(first)]));
+    let map = stage.config_maps().get("owned").await.unwrap();
+    assert_eq!(map.metadata.owner_references, Some(vec![owned_by(first)]));
     for target in &targets {
         let annotations = target.metadata.annotations.clone().unwrap_or_default();
         assert!(!annotations.contains_key(exuvia_api::MIGRATION_UID_ANNOTATION));

@@ -75,15 +75,15 @@ async fn the_source_stays_readable_and_cannot_be_written_after_the_move() {
 async fn writes_that_commit_after_the_copy_are_copied_too() {
     let stage = Stage::new("late", 4).await;
     let owner = stage.api(&stage.old).get("w2").await.unwrap();
-    let mut owned = stage.old.widget("v1", "owned");
-    owned.metadata.namespace = Some(stage.name.clone());
-    owned.metadata.owner_references = Some(vec![owned_by(&owner)]);
+    let mut dependent = stage.old.widget("v1", "owned");
+    dependent.metadata.namespace = Some(stage.name.clone());
+    dependent.metadata.owner_references = Some(vec![owned_by(&owner)]);
     let late = PostParams {
         field_manager: Some("exuvia-datastore".to_owned()),
         ..PostParams::default()
     };
     let api = stage.api(&stage.old);
-    api.create(&PostParams::default(), &owned).await.unwrap();
+    api.create(&PostParams::default(), &dependent).await.unwrap();
     let mut spec = stage.spec();
     spec["mappings"][0]["status"] = json!("Copy");
     let migration = stage.migration(spec).await;
