@@ -354,7 +354,7 @@ async fn what_a_running_migration_is_about_cannot_be_changed_and_the_rest_can() 
     .await;
     assert_eq!(created.code, StatusCode::CREATED, "{created:?}");
     let path = format!("{DATASTORE}/running");
-    let patch = async |body: Value| send(&client, "PATCH", &path, &body).await;
+    let change = async |body: Value| send(&client, "PATCH", &path, &body).await;
     let started = async |at: Value| {
         let body = json!({"status": {"phase": "Migrating", "startedAt": at}});
         let answer = send(&client, "PATCH", &format!("{path}/status"), &body).await;
@@ -375,7 +375,7 @@ async fn what_a_running_migration_is_about_cannot_be_changed_and_the_rest_can() 
     ];
     started(json!("2026-01-01T00:00:00Z")).await;
     for (body, why) in &locked {
-        let answer = patch(body.clone()).await;
+        let answer = change(body.clone()).await;
         let message = answer.body["message"].as_str().unwrap_or_default();
         assert!(
             answer.code.is_client_error() && message.contains(why),
@@ -387,13 +387,13 @@ async fn what_a_running_migration_is_about_cannot_be_changed_and_the_rest_can() 
         json!({"spec": {"cutover": {"hold": true}}}),
         json!({"spec": {"cleanup": {"source": "Thaw"}}}),
     ] {
-        let answer = patch(body.clone()).await;
+        let answer = change(body.clone()).await;
         assert_eq!(answer.code, StatusCode::OK, "{body}: {answer:?}");
     }
     // A complete undo takes the time off again.
     started(json!(null)).await;
     for (body, _) in &locked {
-        let answer = patch(body.clone()).await;
+        let answer = change(body.clone()).await;
         assert_eq!(answer.code, StatusCode::OK, "{body}: {answer:?}");
     }
 }
