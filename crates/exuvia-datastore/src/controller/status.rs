@@ -85,7 +85,7 @@ impl Update<DatastoreMigration> for StatusUpdate {
     }
 }
 
-/// Nothing is locked or copied in these phases, so that the phase is no more than what people read.
+/// Nothing is locked or copied in these phases, so the phase is only for people to read.
 fn may_set_phase(phase: Option<DatastorePhase>) -> bool {
     matches!(
         phase,

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_adds_to_a_status_is_no_difference_and_what_it_lacks_is() {
+    fn what_the_server_adds_to_a_status_does_not_count_and_what_it_lacks_does() {
         let live =
             json!({"ready": 1, "phase": "On", "conditions": [{"type": "A", "lastTransitionTime": "1"}]});
         for (written, expected) in [

@@ -175,7 +175,7 @@ pub(crate) fn restore_flag(world: &mut World, flag: usize) {
     }
 }
 
-/// The policy of the source is changed in place: there is no moment without one.
+/// The policy of the source is changed in place: one of them is in force at every moment.
 pub(crate) fn thaw(world: &mut World, at: u8, mistake: Option<Mistake>) -> bool {
     match at {
         0 => world.target_policy = false,
