@@ -3,7 +3,7 @@
 
 mod open_metrics;
 
-use std::{net::SocketAddr, sync::OnceLock, time::Duration};
+use std::{net::SocketAddr, sync::OnceLock};
 
 use exuvia_runtime::{Claim, Error, Health, LogFormat, LogLevel, Metrics, bind, serve, start_logging};
 use open_metrics::assert_open_metrics;
@@ -133,7 +133,7 @@ async fn clients_that_say_nothing_do_not_keep_others_out() {
         stream.write_all(b"GET /live").await.unwrap();
         silent.push(stream);
     }
-    let patience = Duration::from_secs(60);
+    let patience = exuvia_testenv::DEADLINE;
     let answer = tokio::time::timeout(patience, ask(address, "GET", "/livez", ""));
     assert_eq!(answer.await.unwrap().0, 200);
 }

@@ -116,9 +116,9 @@ impl ApiServer {
     }
 }
 
-/// Asks until the answer is yes; an error with the log's tail if the process ends or a minute passes.
+/// Asks until the answer is yes; an error with the log's tail if the process ends or three minutes pass.
 async fn wait_until_up(process: &Process, is_up: impl AsyncFn() -> bool) -> Result<(), Error> {
-    const LIMIT: Duration = Duration::from_secs(60); // start-up takes 3 s; two busy cores may need ten times that
+    const LIMIT: Duration = Duration::from_secs(180); // start-up takes 3 s; a busy machine may need twenty times that
     let failed = |why: String| Error::NotUp {
         process: process.name(),
         why,

@@ -24,7 +24,7 @@ const RENAMED: &str =
     r#"{ hostname "$0" || echo "$0" >/proc/sys/kernel/hostname; } 2>/dev/null && exec "$@""#;
 
 /// Longer than a server needs on two busy cores.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = crate::DEADLINE;
 
 impl ControlPlane {
     /// One more API server on the same etcd, on a host called `host`: it has its own identity Lease, which is there

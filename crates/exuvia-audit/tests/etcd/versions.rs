@@ -220,7 +220,7 @@ async fn pages_are_of_one_revision_while_somebody_writes() {
     let mut let_it_write = move |_: &Progress<'_>| {
         while written.try_recv().is_ok() {}
         for _ in 0..2 {
-            let answer = written.recv_timeout(std::time::Duration::from_secs(60));
+            let answer = written.recv_timeout(exuvia_testenv::DEADLINE);
             answer.expect("the writer goes on");
         }
     };

@@ -23,7 +23,7 @@ pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::Findings;
 use crate::freeze::WRITE_ENDS_WITHIN;
-use crate::protocol::{Hold, Next, NextStep, Observed, Seen, Step};
+use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step};
 
 /// After the first undo that is followed by another try.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -71,6 +71,8 @@ pub struct Engine {
     not_before: Option<Instant>,
     /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
     invalid: Option<String>,
+    /// Why a spec that was changed before the commit cannot be carried out: everything is undone.
+    refused: Vec<Blocker>,
     blockers: Vec<Blocker>,
     found: Findings,
     message: Option<Redacted>,
@@ -125,6 +127,7 @@ impl Engine {
             undone: 0,
             not_before: None,
             invalid: None,
+            refused: Vec::new(),
             blockers: Vec::new(),
             found: Findings::default(),
             message: None,
@@ -187,6 +190,16 @@ impl Engine {
         Some(left).filter(|left| !left.is_zero())
     }
 
+    /// A spec that cannot be carried out any more is as good as an object that the target refuses. Said again at each step that
+    /// would go on: another probe has everything copied again, and forgets what was found before.
+    fn refuse(&mut self) -> bool {
+        if !self.refused.is_empty() {
+            self.blockers.clone_from(&self.refused);
+            self.seen.copied = Copied::Refused;
+        }
+        !self.refused.is_empty()
+    }
+
     /// What the running step finds, to look at while it runs.
     #[cfg(feature = "controller")]
     pub(crate) fn shared_findings(&self) -> Option<std::sync::Arc<std::sync::Mutex<Findings>>> {
@@ -220,7 +233,10 @@ impl Machine for Engine {
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
         self.message = None;
-        let needs_all = matches!(step, Step::Commit | Step::RewriteReferences | Step::LookAtWaits);
+        if matches!(step, Step::Copy | Step::Verify | Step::Commit) && self.refuse() {
+            return Ok(None);
+        }
+        let needs_all = matches!(step, Step::RewriteReferences | Step::LookAtWaits);
         if let Some(invalid) = self.invalid.as_ref().filter(|_| needs_all) {
             return Err(Error::Invalid(invalid.clone()));
         }

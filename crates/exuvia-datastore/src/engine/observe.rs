@@ -20,8 +20,8 @@ use crate::Error;
 use crate::copy::FIELD_MANAGER;
 use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
 use crate::protocol::{
-    Clones as CloneState, Copied, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route,
-    Stage, Undo, Wants,
+    Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage,
+    Undo, Wants,
 };
 use crate::route::{self, Clones};
 
@@ -154,9 +154,10 @@ impl Engine {
         } else {
             &invalid
         };
-        if stage == Stage::Moving && !blockers.is_empty() {
-            self.blockers.clone_from(blockers);
-            self.seen.copied = Copied::Refused;
+        self.refused.clear();
+        if stage == Stage::Moving {
+            self.refused.clone_from(blockers);
+            self.refuse();
         }
         self.invalid = invalid.into_iter().next().map(|first| first.message);
         self.work = Some(work);

@@ -145,7 +145,9 @@ impl Engine {
         self.blockers = checked;
         self.work = work;
         self.checked_generation = self.migration.metadata.generation;
-        self.invalid = None; // it would be among the blockers
+        // Both would be among the blockers.
+        self.invalid = None;
+        self.refused.clear();
         Ok(())
     }
 

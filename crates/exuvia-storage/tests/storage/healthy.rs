@@ -75,7 +75,7 @@ async fn a_busy_status_writer_at_the_old_version_is_not_a_server_that_is_behind(
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(Duration::from_secs(120), engine.run())
+    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
         .await
         .expect("it ends")
         .unwrap();
@@ -180,7 +180,7 @@ async fn an_old_writer_that_only_removes_does_not_keep_a_migration_from_its_end(
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(Duration::from_secs(120), engine.run())
+    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
         .await
         .expect("it ends")
         .unwrap();
@@ -221,7 +221,7 @@ async fn a_default_of_an_unserved_storage_version_does_not_keep_a_migration_from
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(Duration::from_secs(120), engine.run())
+    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
         .await
         .expect("it ends")
         .unwrap();
@@ -286,7 +286,7 @@ async fn a_webhook_that_notes_who_wrote_last_does_not_keep_a_migration_from_its_
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(Duration::from_secs(120), engine.run())
+    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
         .await
         .expect("it ends")
         .unwrap();
@@ -399,7 +399,7 @@ async fn a_heartbeat_object_does_not_keep_a_migration_from_its_end() {
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(Duration::from_secs(120), engine.run())
+    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
         .await
         .expect("it ends")
         .unwrap();

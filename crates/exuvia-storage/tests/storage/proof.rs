@@ -222,7 +222,7 @@ async fn a_local_clock_that_is_an_hour_late_does_not_make_it_wait_for_an_hour() 
     let version = Match::method(Method::GET).path("/version");
     let asked = proxy.inject(Rule::on(version).then(Fault::replace(answer)));
     let mut engine = bench.engine_through(&proxy, bench.options());
-    let run = tokio::time::timeout(std::time::Duration::from_secs(120), engine.run());
+    let run = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run());
     assert_eq!(run.await.expect("it waits").unwrap().end, End::Migrated);
     assert!(asked.applied() > 0);
 }

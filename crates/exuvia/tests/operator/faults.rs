@@ -20,7 +20,7 @@ async fn next_failure(proxy: &Proxy) {
     let now = proxy.requests().last().map_or(0, |request| request.id);
     let failed = |answer: Option<u16>| answer.is_none_or(|code| code >= 500);
     let failure = proxy.wait_for(|request| request.id > now && request.finished && failed(request.answer));
-    tokio::time::timeout(Duration::from_secs(60), failure)
+    tokio::time::timeout(exuvia_testenv::DEADLINE, failure)
         .await
         .expect("the operator does not notice");
 }

@@ -266,7 +266,7 @@ async fn the_log_level_changes_at_run_time_and_json_logs_are_json_to_the_last_li
     let (code, text) = operator.ask("PUT", "/log-level", "loud").await;
     assert_eq!((code, text.lines().count()), (400, 1), "{text}");
     assert!(
-        text.contains("loud") && text.contains("use error, warn, info, debug"),
+        text.contains("loud") && text.contains("expected error, warn, info, debug"),
         "{text}"
     );
     renewals(&shared.control_plane, "logs", 2).await;

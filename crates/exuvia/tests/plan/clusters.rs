@@ -118,7 +118,7 @@ async fn clusters_are_asked_at_the_same_time() {
     let path = file.path().to_owned();
     let plan = tokio::spawn(async move { exuvia(path, &["plan", "--all-contexts"]).await });
     let connections = [(); 2].map(|()| {
-        both.recv_timeout(std::time::Duration::from_secs(60))
+        both.recv_timeout(exuvia_testenv::DEADLINE)
             .expect("asked although the other has not answered")
     });
     drop(connections); // and the servers are gone, too

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::binary::flipped;
 use crate::terminal::{AtTerminal, without_codes};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = exuvia_testenv::DEADLINE;
 
 /// The binary that watches, and what it prints. It ends with the test.
 struct Watching {

@@ -152,7 +152,7 @@ async fn a_resource_version_proves_nothing_while_a_server_is_not_accounted_for()
         let gone = Arc::new(Mutex::new(gone));
         proxy.inject(Rule::on(meant()).nth(200).on_request(move |_| {
             let _ = reached.send(());
-            let _ = gone.lock().unwrap().recv_timeout(Duration::from_secs(60));
+            let _ = gone.lock().unwrap().recv_timeout(exuvia_testenv::DEADLINE);
         }));
         let options = asking(&[hosts.control_plane.apiserver()]);
         let sweeps = Arc::new(Mutex::new(Vec::new()));
