@@ -1,7 +1,6 @@
 //! Which API servers there are, and what a resourceVersion proves if one of them is not known.
 
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
 use exuvia_storage::protocol::StepKind;
 use exuvia_storage::{End, Engine, MigrationReport, Options, Verified, Verify};
