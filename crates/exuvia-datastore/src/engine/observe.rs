@@ -3,22 +3,18 @@
 use std::time::Instant;
 
 use exuvia_api::{
-    Blocker, DATASTORE_FINALIZER, DATASTORE_LABEL, DatastoreMigration, DatastoreMigrationStatus,
-    DatastorePhase, FlagSide, RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
+    Blocker, DATASTORE_FINALIZER, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, FlagSide,
+    RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
 };
 use exuvia_write::ErrorClass;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::ListParams;
 use kube::{Api, CustomResourceExt, ResourceExt};
 
 use super::Engine;
 use super::work::Work;
 use crate::Error;
 use crate::copy::FIELD_MANAGER;
-use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
+use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, Standing, read_flag};
 use crate::protocol::{
     Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage,
     Undo, Wants,
@@ -53,7 +49,6 @@ impl Engine {
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
         self.observed.locks = locks;
-        self.notice_other_locks().await?;
         let unsettled = self
             .unsettled_until
             .map(|until| until.saturating_duration_since(Instant::now()));
@@ -204,7 +199,14 @@ impl Engine {
                 ..Locks::default()
             });
         }
-        let (policy, shield) = self.policy(stage).await?;
+        let standing = match &self.work {
+            Some(work) => work.freeze.look().await?,
+            None => Standing::default(),
+        };
+        let (policy, shield) = self.policy(&standing);
+        if stage == Stage::Moving {
+            self.notice_other_locks(&standing);
+        }
         Ok(Locks {
             policy,
             shield,
@@ -253,37 +255,24 @@ impl Engine {
     }
 
     /// Our policies, and whether the shield is up.
-    async fn policy(&self, stage: Stage) -> Result<(Policy, bool), Error> {
+    fn policy(&self, standing: &Standing) -> (Policy, bool) {
         let Some(work) = &self.work else {
-            return Ok((Policy::Absent, false));
+            return (Policy::Absent, false);
         };
-        if !self.migration.spec.freeze.admission {
-            let shield = work.freeze.observe(Form::Converged, true).await?;
-            return Ok((Policy::NotWanted, stands(&shield, Part::Shield)));
-        }
-        // The likely form first: each look is a dozen requests.
-        let mut forms = [
-            (Form::Frozen, Policy::Frozen),
-            (Form::Converged, Policy::Converged),
-        ];
-        if stage == Stage::After {
-            forms.reverse();
-        }
-        let (mut is_absent, mut shield) = (true, false);
-        for (form, policy) in forms {
-            let observed = work.freeze.observe(form, true).await?;
-            shield = stands(&observed, Part::Shield);
-            if is_whole(&observed) {
-                return Ok((policy, shield));
-            }
-            is_absent &= observed.is_absent();
-        }
-        let policy = if is_absent {
+        let in_form = |form| work.freeze.compare(standing, form, true);
+        let [frozen, converged] = [Form::Frozen, Form::Converged].map(in_form);
+        let policy = if !self.migration.spec.freeze.admission {
+            Policy::NotWanted
+        } else if is_whole(&frozen) {
+            Policy::Frozen
+        } else if is_whole(&converged) {
+            Policy::Converged
+        } else if frozen.is_absent() && converged.is_absent() {
             Policy::Absent
         } else {
             Policy::Partial
         };
-        Ok((policy, shield))
+        (policy, stands(&converged, Part::Shield))
     }
 
     async fn flags(&self, stage: Stage) -> Result<Flags, Error> {
@@ -368,44 +357,16 @@ impl Engine {
     }
 
     /// Policies that are not the ones that were probed are not the lock under which objects were copied.
-    async fn notice_other_locks(&mut self) -> Result<(), Error> {
-        if self.locks_probed.is_empty() || Stage::from_record(&self.observed.record) != Stage::Moving {
-            return Ok(());
-        }
-        if self.our_locks().await? != self.locks_probed {
+    fn notice_other_locks(&mut self, standing: &Standing) {
+        if !self.locks_probed.is_empty() && standing.identities() != self.locks_probed {
             self.locks_probed.clear();
             self.seen.denies = Denies::NotYet;
         }
-        Ok(())
     }
 
     /// Name, uid and generation of each policy and binding of ours.
     pub(super) async fn our_locks(&self) -> Result<Vec<(String, String, Option<i64>)>, Error> {
-        let ours = ListParams::default().labels(&format!("{DATASTORE_LABEL}={}", self.uid));
-        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
-        let policies = policies.list_metadata(&ours).await?.items.into_iter();
-        let bindings = bindings.list_metadata(&ours).await?.items.into_iter();
-        let policies = policies.map(|policy| policy.metadata);
-        let mut locks: Vec<_> = policies
-            .chain(bindings.map(|binding| binding.metadata))
-            // The shield comes and goes by itself.
-            .filter(|metadata| {
-                metadata
-                    .name
-                    .as_ref()
-                    .is_some_and(|name| !name.ends_with("-shield"))
-            })
-            .map(|metadata| {
-                (
-                    metadata.name.unwrap_or_default(),
-                    metadata.uid.unwrap_or_default(),
-                    metadata.generation,
-                )
-            })
-            .collect();
-        locks.sort();
-        Ok(locks)
+        Ok(self.work()?.freeze.look().await?.identities())
     }
 }
 

@@ -33,7 +33,7 @@ use kube::{Api, Client};
 pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 pub use error::Error;
 pub use flags::{FlagGoal, FlagNow, Restored, freeze_flag, read_flag, restore_flag, save_flag};
-pub use objects::{Observed, PartState, Piece, thaw};
+pub use objects::{Observed, PartState, Piece, Standing, thaw};
 pub use path::InvalidPath;
 pub use policy::{FIELD_MANAGER, Form, FrozenKind, Part, Scope};
 pub use probe::Probed;

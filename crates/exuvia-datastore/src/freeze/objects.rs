@@ -116,33 +116,83 @@ impl Lock for Binding {
     }
 }
 
+/// The policies and bindings of a cluster that carry a name of ours, our label or our field manager, as they were at one look.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    policies: Seen<Policy>,
+    bindings: Seen<Binding>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen<K> {
+    ours: Vec<K>,
+    /// Names of ours that somebody else uses.
+    foreign: Vec<String>,
+}
+
+impl<K> Default for Seen<K> {
+    fn default() -> Self {
+        Self {
+            ours: Vec::new(),
+            foreign: Vec::new(),
+        }
+    }
+}
+
+impl Standing {
+    /// Name, uid and generation of each policy and binding of ours but the shield, which comes and goes by itself: another
+    /// uid is another lock, and another generation may have let writes pass.
+    pub fn identities(&self) -> Vec<(String, String, Option<i64>)> {
+        let policies = self.policies.ours.iter().map(Resource::meta);
+        let bindings = self.bindings.ours.iter().map(Resource::meta);
+        let mut locks: Vec<_> = policies
+            .chain(bindings)
+            .map(|meta| {
+                let meta = meta.clone();
+                (
+                    meta.name.unwrap_or_default(),
+                    meta.uid.unwrap_or_default(),
+                    meta.generation,
+                )
+            })
+            .filter(|(name, ..)| !name.ends_with(Part::Shield.as_str()))
+            .collect();
+        locks.sort();
+        locks
+    }
+}
+
 impl Freeze {
     /// How the policies stand, compared with this form.
     pub async fn observe(&self, form: Form, shield: bool) -> Result<Observed, Error> {
-        let policies = self.all::<Policy>().await?;
-        let bindings = self.all::<Binding>().await?;
+        Ok(self.compare(&self.look().await?, form, shield))
+    }
+
+    /// Reads what is there of ours: two requests.
+    pub async fn look(&self) -> Result<Standing, Error> {
+        Ok(Standing {
+            policies: self.all().await?,
+            bindings: self.all().await?,
+        })
+    }
+
+    /// How what was read stands, compared with this form.
+    pub fn compare(&self, standing: &Standing, form: Form, shield: bool) -> Observed {
+        let Standing { policies, bindings } = standing;
         let mut observed = Observed::default();
         for part in self.scope.parts(form, shield) {
             let (policy, binding) = self.scope.objects(part, form);
             let state = PartState {
-                policy: self.piece(&policies, &policy).await?,
-                binding: self.piece(&bindings, &binding).await?,
+                policy: policies.piece(&policy),
+                binding: bindings.piece(&binding),
             };
             observed.parts.insert(part, state);
         }
         let wanted: Vec<String> = observed.parts.keys().map(|part| self.scope.name(*part)).collect();
-        let names = |what: &'static str, names: Vec<String>| {
-            let unwanted = names.into_iter().filter(|name| !wanted.contains(name));
-            unwanted
-                .map(move |name| format!("{what} {name}"))
-                .collect::<Vec<_>>()
-        };
-        observed.left_over = names(Policy::WHAT, names_of(&policies));
+        let left_over = policies.left_over(&wanted).chain(bindings.left_over(&wanted));
+        observed.left_over = left_over.collect();
+        observed.is_retired = policies.ours.iter().any(is_retired) || bindings.ours.iter().any(is_retired);
         observed
-            .left_over
-            .extend(names(Binding::WHAT, names_of(&bindings)));
-        observed.is_retired = policies.iter().any(is_retired) || bindings.iter().any(is_retired);
-        Ok(observed)
     }
 
     /// Makes the policies as this form wants them: what is missing is made, what differs is changed, what is too much is
@@ -194,27 +244,20 @@ impl Freeze {
             .collect())
     }
 
-    /// All that are ours: by our label, and by name.
-    async fn all<K: Lock>(&self) -> Result<Vec<K>, Error> {
-        let of_us = format!("{DATASTORE_LABEL}={}", self.scope.uid);
-        let mut all = labelled::<K>(&self.client, &of_us).await?;
-        for name in Part::ALL.map(|part| self.scope.name(part)) {
-            if all.iter().any(|lock| lock.name_any() == name) {
-                continue;
+    /// One list of everything: a list of what has our label would miss those that lost it, and there are few in any cluster.
+    async fn all<K: Lock>(&self) -> Result<Seen<K>, Error> {
+        let names = Part::ALL.map(|part| self.scope.name(part));
+        let mut seen = Seen::default();
+        for lock in listed::<K>(&self.client, "").await? {
+            let has_label = lock.labels().get(DATASTORE_LABEL) == Some(&self.scope.uid);
+            let has_name = names.contains(&lock.name_any());
+            if has_label || (has_name && is_ours(&lock, &self.scope)) {
+                seen.ours.push(lock);
+            } else if has_name {
+                seen.foreign.push(lock.name_any());
             }
-            let by_name = get::<K>(&self.client, &name).await?;
-            all.extend(by_name.filter(|live| is_ours(live, &self.scope)));
         }
-        Ok(all)
-    }
-
-    async fn piece<K: Lock>(&self, ours: &[K], wanted: &K) -> Result<Piece, Error> {
-        let name = wanted.name_any();
-        if let Some(live) = ours.iter().find(|live| live.name_any() == name) {
-            return Ok(piece_of(live, wanted));
-        }
-        let by_name = get::<K>(&self.client, &name).await?;
-        Ok(by_name.map_or(Piece::Absent, |_| Piece::Foreign))
+        Ok(seen)
     }
 
     async fn ensure<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
@@ -266,12 +309,12 @@ impl Freeze {
 
     /// Bindings first, the source's before the others': the writers who wait longest are let go first.
     async fn remove_locks(&self, is_unwanted: impl Fn(&str) -> bool) -> Result<(), Error> {
-        let mut bindings = self.all::<Binding>().await?;
+        let mut bindings = self.all::<Binding>().await?.ours;
         let source = self.scope.name(Part::Source);
         bindings.sort_by_key(|binding| binding.name_any() != source);
         bindings.retain(|binding| is_unwanted(&binding.name_any()));
         delete_all(&self.client, &self.writer, &bindings).await?;
-        let mut policies = self.all::<Policy>().await?;
+        let mut policies = self.all::<Policy>().await?.ours;
         policies.retain(|policy| is_unwanted(&policy.name_any()));
         delete_all(&self.client, &self.writer, &policies).await
     }
@@ -280,8 +323,8 @@ impl Freeze {
 /// Removes what [`Freeze::retire`] left of the migration of this name, and says how many objects that were. A migration
 /// whose own policies are not marked is left alone.
 pub async fn thaw(client: &Client, writer: &Writer, migration: &str) -> Result<usize, Error> {
-    let policies = labelled::<Policy>(client, DATASTORE_LABEL).await?;
-    let bindings = labelled::<Binding>(client, DATASTORE_LABEL).await?;
+    let policies = listed::<Policy>(client, DATASTORE_LABEL).await?;
+    let bindings = listed::<Binding>(client, DATASTORE_LABEL).await?;
     let policies = retired_from(policies, migration);
     let bindings = retired_from(bindings, migration);
     delete_all(client, writer, &bindings).await?;
@@ -296,6 +339,25 @@ fn retired_from<K: Lock>(mut locks: Vec<K>, migration: &str) -> Vec<K> {
             .is_some_and(|of| of == migration)
     });
     locks
+}
+
+impl<K: Lock> Seen<K> {
+    fn piece(&self, wanted: &K) -> Piece {
+        let name = wanted.name_any();
+        match self.ours.iter().find(|live| live.name_any() == name) {
+            Some(live) => piece_of(live, wanted),
+            None if self.foreign.contains(&name) => Piece::Foreign,
+            None => Piece::Absent,
+        }
+    }
+
+    /// Kind and name of each that is not wanted.
+    fn left_over(&self, wanted: &[String]) -> impl Iterator<Item = String> {
+        let names = self.ours.iter().map(ResourceExt::name_any);
+        names
+            .filter(|name| !wanted.contains(name))
+            .map(|name| format!("{} {name}", K::WHAT))
+    }
 }
 
 fn piece_of<K: Lock>(live: &K, wanted: &K) -> Piece {
@@ -327,10 +389,6 @@ fn is_retired(object: &impl Resource) -> bool {
         .is_some_and(|annotations| annotations.contains_key(RETIRED_ANNOTATION))
 }
 
-fn names_of<K: Lock>(locks: &[K]) -> Vec<String> {
-    locks.iter().map(ResourceExt::name_any).collect()
-}
-
 fn foreign<K: Lock>(wanted: &K) -> Error {
     Error::Foreign {
         what: format!("{} {}", K::WHAT, wanted.name_any()),
@@ -351,7 +409,8 @@ fn unread<K: Lock>(what: String) -> impl FnOnce(kube::Error) -> Error {
     }
 }
 
-async fn labelled<K: Lock>(client: &Client, selector: &str) -> Result<Vec<K>, Error> {
+/// Those that the selector chooses; all, if it is empty.
+async fn listed<K: Lock>(client: &Client, selector: &str) -> Result<Vec<K>, Error> {
     let api: Api<K> = Api::all(client.clone());
     let of_us = ListParams::default().labels(selector);
     let list = RetryPolicy::default().read(|| api.list(&of_us)).await;

@@ -20,10 +20,11 @@ use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, NextStep, Step};
 use exuvia_runtime::machine::{Ended, Machine, Silent, drive};
 use exuvia_runtime::servers::ApiServers;
-use exuvia_testenv::{ControlPlane, Widgets, until};
+use exuvia_testenv::{Access, ControlPlane, Widgets, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
@@ -58,10 +59,29 @@ pub(crate) async fn start() -> ControlPlane {
 
 /// Widgets of an old and of a new group, in a namespace of their own, and a migration between them.
 pub(crate) struct Stage {
+    admin: Access,
     pub(crate) client: Client,
     pub(crate) name: String,
     pub(crate) old: Widgets,
     pub(crate) new: Widgets,
+}
+
+/// Each kind that is left costs every later migration one more list, and the API server one more part of its schema: the last
+/// of fifty tests would take five times as long as the first.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let (admin, kinds) = (self.admin.clone(), [self.old.crd_name(), self.new.crd_name()]);
+        let delete = async move {
+            let crds: Api<CustomResourceDefinition> = Api::all(admin.client().unwrap());
+            for kind in kinds {
+                // A test of a control plane of its own may have ended that, and kinds may be gone.
+                let _ = crds.delete(&kind, &DeleteParams::default()).await;
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let deleted = std::thread::spawn(move || runtime.unwrap().block_on(delete)).join();
+        assert!(deleted.is_ok() || std::thread::panicking());
+    }
 }
 
 impl Stage {
@@ -97,6 +117,7 @@ impl Stage {
             .await
             .unwrap();
         Self {
+            admin: control_plane.admin().clone(),
             client,
             name: name.to_owned(),
             old: Widgets::in_group(format!("old.{name}.dev")),
