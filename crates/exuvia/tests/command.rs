@@ -323,3 +323,23 @@ fn processes_that_mention(path: &Path) -> Vec<String> {
         .filter(|line| line.contains(&path))
         .collect()
 }
+
+#[test]
+fn the_datastore_demo_loses_no_acknowledged_write_and_undoes_what_is_aborted() {
+    let output = exuvia(&["demo", "datastore", "--objects", "9"])
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
+    // What etcd holds in the old, the new and the third group: moved, cleaned up, copied once more, undone.
+    let counts: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("    s") || line.starts_with("    m"))
+        .filter(|line| line.contains(".demo.exuvia.dev "))
+        .map(|line| line.split_whitespace().last().unwrap())
+        .collect();
+    let expected = [["9", "9", "0"], ["0", "9", "0"], ["0", "9", "9"], ["0", "9", "0"]];
+    assert_eq!(counts, expected.concat(), "{said}");
+    assert!(said.contains("denied request: this kind is being moved by DatastoreMigration rename"));
+    assert_eq!(said.matches("reads failed             0 of").count(), 2, "{said}");
+}

@@ -95,6 +95,9 @@ pub enum Command {
 #[cfg(feature = "demo")]
 #[derive(Debug, Args)]
 pub struct DemoArgs {
+    /// Which story to tell
+    #[arg(value_enum, default_value_t)]
+    pub story: DemoStory,
     /// How many objects to create
     #[arg(long, default_value_t = 500, value_parser = number::<u16>(1..=9999), allow_negative_numbers = true)]
     pub objects: u16,
@@ -104,6 +107,17 @@ pub struct DemoArgs {
     /// The API server's port on 127.0.0.1, instead of a free one
     #[arg(long, value_parser = number::<u16>(1..=65535), allow_negative_numbers = true)]
     pub port: Option<u16>,
+}
+
+/// What `exuvia demo` shows.
+#[cfg(feature = "demo")]
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub enum DemoStory {
+    /// A storage version is changed: what etcd holds before and after the migration
+    #[default]
+    Storage,
+    /// A group is renamed while clients read and write, and a second move is aborted
+    Datastore,
 }
 
 /// Which cluster, and how to print.

@@ -9,11 +9,11 @@ mod plan;
 mod render;
 mod schema;
 mod start;
-mod status;
+pub(super) mod status;
 mod steer;
 mod validate;
 mod verify;
-mod watch;
+pub(super) mod watch;
 
 use std::process::ExitCode;
 

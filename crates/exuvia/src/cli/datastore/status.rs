@@ -150,7 +150,11 @@ pub(super) fn short(duration: Duration) -> String {
 }
 
 /// Everything about one migration.
-pub(super) fn detail(migration: &DatastoreMigration, now: Timestamp, screen: Option<usize>) -> String {
+pub(in crate::cli) fn detail(
+    migration: &DatastoreMigration,
+    now: Timestamp,
+    screen: Option<usize>,
+) -> String {
     let name = migration.name_any();
     let mut text = String::new();
     let mut say = |line: &str| text.push_str(&paragraph(line, screen));

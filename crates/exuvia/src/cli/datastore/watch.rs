@@ -110,7 +110,7 @@ fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// A migration in one line of a log.
-fn line(migration: &DatastoreMigration) -> String {
+pub(in crate::cli) fn line(migration: &DatastoreMigration) -> String {
     let status = migration.status.clone().unwrap_or_default();
     let progress = status.progress.unwrap_or_default();
     let mut line = migration.name_any();

@@ -1,63 +1,23 @@
-//! `exuvia demo`: the story of a storage version flip, told by a real API server and by etcd's own bytes.
+//! `exuvia demo storage`: the story of a storage version flip, told by a real API server and by etcd's own bytes.
 
-use std::io::IsTerminal;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use exuvia_storage::{End, Engine, Options};
-use exuvia_testenv::assets::Assets;
 use exuvia_testenv::{ControlPlane, Widgets};
 use exuvia_write::{Apply, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::DemoArgs;
-use super::output::{remark, say};
-use crate::build_progress;
+use super::done;
+use crate::cli::args::DemoArgs;
+use crate::cli::output::say;
 
-const GROUP: &str = "demo.exuvia.dev";
+pub(super) const GROUP: &str = "demo.exuvia.dev";
 
-/// Ends early, with everything it started, on Ctrl-C and on SIGTERM.
-pub(super) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
-    let code = runtime.block_on(async {
-        let mut terminated = signal(SignalKind::terminate())?;
-        tokio::select! {
-            told = tell(args) => told.map(|()| ExitCode::SUCCESS),
-            _ = tokio::signal::ctrl_c() => {
-                remark("interrupted: the control plane is stopped and its files are deleted");
-                Ok(ExitCode::from(130))
-            }
-            _ = terminated.recv() => {
-                remark("stopped by SIGTERM: the control plane is stopped and its files are deleted");
-                Ok(ExitCode::from(143))
-            }
-        }
-    });
-    // A build that was cut off ends with this process, so its thread need not be waited for.
-    runtime.shutdown_background();
-    code
-}
-
-async fn tell(args: DemoArgs) -> anyhow::Result<()> {
-    let started = Instant::now();
-    let mut builder =
-        ControlPlane::builder().assets(Assets::from_env()?.report_to(build_progress::on_terminal()));
-    if let Some(port) = args.port {
-        builder = builder.port(port);
-    }
-    let control_plane = builder.start().await?;
+pub(super) async fn tell(args: &DemoArgs, control_plane: &ControlPlane) -> anyhow::Result<()> {
     let client = control_plane.client()?;
-    let version = client.apiserver_version().await?.git_version;
-    done(&format!(
-        "A real control plane is up on {} (Kubernetes {version}, etcd), after {:.1} s",
-        control_plane.apiserver().url(),
-        started.elapsed().as_secs_f64()
-    ));
-
     let widgets = Widgets::in_group(GROUP);
     widgets.install(&client, "v1alpha1").await?;
     done(&format!(
@@ -72,28 +32,18 @@ async fn tell(args: DemoArgs) -> anyhow::Result<()> {
     widgets.flip_storage(&client, "v1").await?;
     done("The storage version is flipped to v1, as an operator's upgrade does");
 
-    show_stored(&control_plane, &client, &widgets).await?;
+    show_stored(control_plane, &client, &widgets).await?;
     let refusal = drop_old_version(&client, &widgets).await?;
     done("Dropping v1alpha1 from the CRD now is refused by the API server:");
     say(&format!("    {refusal}\n\n"))?;
 
-    migrate(&control_plane, &widgets).await?;
-    show_stored(&control_plane, &client, &widgets).await?;
+    migrate(control_plane, &widgets).await?;
+    show_stored(control_plane, &client, &widgets).await?;
     widgets.drop_version(&client, "v1alpha1").await?;
     done("v1alpha1 is dropped from the CRD, and the API server lets it go");
     apply(&client, &widgets).await?;
     done("Server-side apply to an object from before works, too");
 
-    if args.keep {
-        let kubeconfig = control_plane.admin().kubeconfig()?;
-        say(&format!(
-            "\nThe control plane stays up until Ctrl-C. In another terminal, with your own kubectl:\n\n    \
-             export KUBECONFIG={}\n    kubectl get widgets.{GROUP}\n    exuvia storage audit --etcd-endpoint {}\n\n",
-            kubeconfig.display(),
-            control_plane.etcd().endpoint()
-        ))?;
-        std::future::pending::<()>().await;
-    }
     Ok(())
 }
 
@@ -110,14 +60,14 @@ async fn migrate(control_plane: &ControlPlane, widgets: &Widgets) -> anyhow::Res
     };
     let client = writer.connect(config.clone())?;
     let mut engine = Engine::new(&config, client, writer, widgets.crd_name(), options).watched_by(
-        super::bars::show(widgets.crd_name(), &indicatif::MultiProgress::new()),
+        crate::cli::bars::show(widgets.crd_name(), &indicatif::MultiProgress::new()),
     );
     let report = engine.run().await?;
     if report.end != End::Migrated {
         bail!("the migration did not end well: {:?}", report.end);
     }
     done("exuvia storage migrate --patrol:");
-    say(&super::summary::Summary::of(report, engine.record()).text())
+    say(&crate::cli::summary::Summary::of(report, engine.record()).text())
 }
 
 /// What breaks after the drop if managedFields still name the old version: HTTP 500, for any manager.
@@ -159,13 +109,4 @@ async fn drop_old_version(client: &Client, widgets: &Widgets) -> anyhow::Result<
         Err(error) => Err(error.into()),
         Ok(()) => bail!("the API server let v1alpha1 go although objects are stored at it"),
     }
-}
-
-fn done(what: &str) {
-    let mark = if std::io::stdout().is_terminal() {
-        "\x1b[32m✔\x1b[0m"
-    } else {
-        "✔"
-    };
-    let _ = say(&format!("{mark} {what}\n")); // a closed pipe is fine
 }
