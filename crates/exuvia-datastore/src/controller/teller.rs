@@ -15,7 +15,7 @@ use super::metrics::Counted;
 use super::migrate::Work;
 use super::running::RunningStep;
 use super::status::{StatusUpdate, stalled_for};
-use super::words::{Known, moved};
+use super::words::{Known, moved, shown_kind};
 use crate::copy::Findings;
 use crate::protocol::{self, Hold, NextStep, Stage, Step, StepKind};
 use crate::{Engine, Error};
@@ -141,7 +141,7 @@ impl<'a> StatusTeller<'a> {
             return false;
         }
         let status = self.migration.status.clone().unwrap_or_default();
-        let is_same = status.step == step.kind().as_str()
+        let is_same = status.step == shown_kind(*step, &status.step).as_str()
             && status.observed_generation == self.migration.metadata.generation;
         let is_fresh = self.told_at.is_some_and(|told| told.elapsed() < SAME_STEP);
         !(is_same && (is_fresh || stalled_for(&self.migration).is_some()))

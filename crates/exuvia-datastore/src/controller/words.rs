@@ -14,6 +14,14 @@ use crate::protocol::{Checked, Hold, Next, NextStep, Stage, Step, StepKind};
 /// The step that is shown while the spec asks to wait before the commit.
 const VERIFIED: &str = "Verified";
 
+/// While writes drain, the API servers are probed again and again: that is still draining to people.
+pub(super) fn shown_kind(step: Step, shown: &str) -> StepKind {
+    match step {
+        Step::Probe if shown == StepKind::Draining.as_str() => StepKind::Draining,
+        _ => step.kind(),
+    }
+}
+
 /// What an engine knows of a migration.
 pub(super) struct Known<'a> {
     pub(super) migration: &'a DatastoreMigration,
@@ -52,7 +60,10 @@ impl<'a> Known<'a> {
     /// The update that goes with what is next.
     pub(super) fn update(&self, next: &Next) -> StatusUpdate {
         let (step, message) = match next {
-            NextStep::Do(step) => (step.kind().as_str().to_owned(), self.doing(*step)),
+            NextStep::Do(step) => {
+                let kind = shown_kind(*step, &self.status().step);
+                (kind.as_str().to_owned(), self.doing(*step))
+            }
             NextStep::Wait(_) => {
                 let kind = waiting(&self.status());
                 let words = self.message.cloned();
