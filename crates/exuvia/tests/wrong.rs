@@ -166,9 +166,22 @@ const CASES: &[Case] = &[
     (
         "storage droppable -f ./broken.yaml",
         2,
-        "error: invalid --filename \"./broken.yaml\": expected manifests of CRDs, but ./broken.yaml:1: this is not valid YAML: \
-         unclosed bracket '['",
+        "error: ./broken.yaml:1:6: this is not valid YAML: unclosed bracket '['",
     ),
+    // A CRD in the broken file would go unseen, and the answer would be about the others only.
+    (
+        "storage droppable -f ./partly",
+        2,
+        "error: ./partly/b.yaml:2:7: this is not valid YAML: unclosed bracket '['",
+    ),
+    (
+        "storage droppable -f ./twice",
+        2,
+        "error: widgets.example.com is defined twice, with different versions: in ./twice/a.yaml:3 and in ./twice/b.yaml:3; only \
+         one of them will be applied, so give only that one",
+    ),
+    // The same CRD in a bundle and in a file of its own: there is only one answer, and the cluster is asked for it.
+    ("storage droppable -f ./bundled", 2, NO_KUBECONFIG),
     (
         "storage droppable -f ./cm.yaml",
         2,
@@ -309,7 +322,26 @@ fn lint_answers_only_if_a_crd_was_checked() {
 
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
+    let crd = |versions: &str| {
+        format!(
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: widgets.example.com}}\n\
+             spec: {{versions: [{versions}]}}\n"
+        )
+    };
+    let (both, one) = (
+        crd("{name: v1alpha1, served: true}, {name: v1, served: true}"),
+        crd("{name: v1, served: true}"),
+    );
+    for name in ["partly", "twice", "bundled"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
     for (name, text) in [
+        ("partly/a.yaml", both.as_str()),
+        ("partly/b.yaml", "kind: ConfigMap\ndata: [a\n"),
+        ("twice/a.yaml", &one),
+        ("twice/b.yaml", &both),
+        ("bundled/a.yaml", &both),
+        ("bundled/all.yaml", &format!("kind: Secret\n---\n{both}")),
         ("kc", KUBECONFIG),
         ("broken.yaml", "not: [valid\n"),
         (

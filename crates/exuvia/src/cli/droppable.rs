@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use exuvia_lint::{Input, Manifest, lint, manifests};
+use exuvia_lint::{Input, Manifest, manifests};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
 use exuvia_storage::servers::ApiServers;
@@ -96,21 +96,37 @@ fn read_manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
             .map(|path| format!("\"{}\"", path.display()))
             .collect();
         bail!(
-            "invalid --filename {}: expected manifests of CRDs, but {}",
-            named.join(", "),
-            malformed(paths).unwrap_or_else(|| "found none".to_owned())
+            "invalid --filename {}: expected manifests of CRDs, but found none",
+            named.join(", ")
+        );
+    }
+    if let Some((first, second)) = contradiction(&found) {
+        bail!(
+            "{} is defined twice, with different versions: in {}:{} and in {}:{}; only one of them will be applied, so give only \
+             that one",
+            first.name,
+            first.file,
+            first.line,
+            second.file,
+            second.line
         );
     }
     Ok(found)
 }
 
-/// What is not valid YAML in these files, if anything is. Standard input cannot be read twice.
-fn malformed(paths: &[PathBuf]) -> Option<String> {
-    let is_file = |path: &&PathBuf| path.as_os_str() != "-";
-    let inputs: Vec<Input> = paths.iter().filter(is_file).map(Input::from_argument).collect();
-    let report = lint(&inputs, &exuvia_lint::LintOptions::default()).ok()?;
-    let notes = report.notes.first().filter(|_| report.unparsable > 0);
-    notes.map(ToString::to_string)
+/// Two manifests of one CRD that do not drop the same. Which one is applied last is not known, and a yes about one of them
+/// would be taken for a yes about the other.
+fn contradiction(found: &[Manifest]) -> Option<(&Manifest, &Manifest)> {
+    let same_set = |one: &[String], other: &[String]| {
+        one.iter().all(|version| other.contains(version)) && other.iter().all(|version| one.contains(version))
+    };
+    found.iter().enumerate().find_map(|(index, first)| {
+        let differs = |second: &&Manifest| {
+            second.name == first.name
+                && !(same_set(&first.versions, &second.versions) && same_set(&first.served, &second.served))
+        };
+        Some((first, found[index + 1..].iter().find(differs)?))
+    })
 }
 
 /// The versions that the cluster's CRDs have and the manifests do not.
@@ -126,8 +142,8 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, to_be: &[Manifest]) -> Ve
     let mut questions = Vec::new();
     for found in all {
         let name = found.name_any();
-        // Applied in this order, the last one of a name counts.
-        let Some(manifest) = to_be.iter().rev().find(|manifest| manifest.name == name) else {
+        // If there are several, they drop the same.
+        let Some(manifest) = to_be.iter().find(|manifest| manifest.name == name) else {
             continue;
         };
         let names = found.spec.versions.iter().map(|version| &version.name);

@@ -243,11 +243,8 @@ async fn lines(
 ) -> Vec<Line> {
     progress.found(crds.len());
     let lines = stream::iter(crds).map(|crd| async move {
-        let migration = migrations
-            .iter()
-            .find(|(resource, _)| *resource == crd.name_any());
-        let migration = migration.map(|(_, migration)| migration.clone());
-        let line = Line::read(client, &crd, look, migration).await;
+        let of_crd = ToldByMigration::of_crd(&crd.name_any(), migrations);
+        let line = Line::read(client, &crd, look, of_crd).await;
         progress.done();
         line
     });

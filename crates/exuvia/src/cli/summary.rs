@@ -12,6 +12,7 @@ use exuvia_write::Redacted;
 use serde::Serialize;
 
 use super::args::ClusterArgs;
+use super::output::seconds;
 use super::references;
 use super::verdicts;
 
@@ -410,9 +411,13 @@ impl Summary {
             lines.push("etcd itself was read right before the trim, and holds nothing old".to_owned());
         }
         match record {
-            Some(record) if record.patrolled => {
-                lines.push("patrolled: no late write of an old version was found".to_owned());
-            }
+            Some(record) if record.patrolled => lines.push(match record.patrolled_before() {
+                Some(at) => format!(
+                    "patrolled at {} by an earlier run, not by this one: no late write of an old version was found then",
+                    seconds(at)
+                ),
+                None => "patrolled: no late write of an old version was found".to_owned(),
+            }),
             Some(_) => {
                 lines.push(
                     "not patrolled yet: an API server that was late may have written an old version"

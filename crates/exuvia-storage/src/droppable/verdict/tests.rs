@@ -46,6 +46,7 @@ impl World {
             r1: None,
             at: Timestamp::from_second(1_800_000_000).unwrap(),
             patrolled: true,
+            patrolled_at: None,
             left: Vec::new(),
         };
         Self {

@@ -270,6 +270,7 @@ mod tests {
             r1: None,
             at: MIGRATED.parse().unwrap(),
             patrolled: true,
+            patrolled_at: None,
             left: vec!["v1alpha1".into()],
         }
     }
