@@ -197,7 +197,9 @@ spec:
         let error = of(&format!("{CRD}---\nkind: ConfigMap\ndata: [a\n")).unwrap_err();
         let error = error.to_string();
         assert!(error.starts_with("a.yaml:8:7: this is not valid YAML"), "{error}");
-        let error = of("{{- if .Values.crds }}\nkind: X\n{{- end }}\n").unwrap_err().to_string();
+        let error = of("{{- if .Values.crds }}\nkind: X\n{{- end }}\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("template"), "{error}");
     }
 

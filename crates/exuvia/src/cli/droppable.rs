@@ -21,17 +21,18 @@ use super::cluster::Cluster;
 use super::output::{remark, table};
 use super::plan::{crd, crds};
 use super::stop::Stop;
-use super::values::{NO_SETTLE, existing};
+use super::values::{NO_SETTLE, existing, once};
 
 /// Exit code 0: yes; 1: no; 3: not known. Errors are the caller's, as 2.
 pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
+    once("version", &args.versions)?;
     // A file that cannot be read is a reason to ask nothing of a cluster.
     let manifests = read_manifests(&args.filename)?;
     let cluster = Cluster::connect(&args.cluster).await?;
-    let mut questions = match (&args.crd, &args.version) {
+    let mut questions = match &args.crd {
         _ if !args.filename.is_empty() => about_manifests(crds(&cluster).await?, &manifests),
-        (Some(name), Some(version)) => vec![about(crd(&cluster, name).await?, version)?],
-        _ => bail!("missing CRD and VERSION: name both, or give -f"),
+        Some(name) => vec![about(crd(&cluster, name).await?, &args.versions)?],
+        None => bail!("missing CRD and VERSION: name both, or give -f"),
     };
     if args.prove {
         questions = prove(&cluster, args, questions).await?;
@@ -69,12 +70,13 @@ pub(super) fn servers(cluster: &Cluster, given: &[http::Uri]) -> ApiServers {
     ApiServers::new(&cluster.config, given, &[])
 }
 
-fn about(crd: CustomResourceDefinition, version: &str) -> anyhow::Result<Question> {
+fn about(crd: CustomResourceDefinition, versions: &[String]) -> anyhow::Result<Question> {
     let definition = Definition::read(&crd);
-    if definition.version(version).is_none() {
+    let is_unknown = |version: &&String| definition.version(version).is_none();
+    if let Some(version) = versions.iter().find(is_unknown) {
         bail!(no_such_version(&definition, version));
     }
-    Ok(Question::new(crd, vec![version.to_owned()]))
+    Ok(Question::new(crd, versions.to_vec()))
 }
 
 fn no_such_version(definition: &Definition, version: &str) -> String {

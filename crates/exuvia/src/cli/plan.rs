@@ -27,6 +27,7 @@ pub use self::args::{PlanArgs, PlanFormat};
 use self::blockers::ToldByMigration;
 use self::line::{Line, Shown};
 use self::rights::{Wanted, explained};
+pub(super) use self::round::note_on_groups;
 use self::round::{Round, columns, notes_on_rights};
 use super::args::{ClusterArgs, StatusArgs};
 use super::bars::{CrdProgress, crd_progress};

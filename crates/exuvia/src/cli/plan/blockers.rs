@@ -238,3 +238,29 @@ pub(super) fn lines(blockers: &[Blocker]) -> Vec<(usize, String)> {
     }
     lines
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_duplicate_does_not_hide_the_migration_that_does_the_work() {
+        let migration = |name: &str, reason: &str| {
+            let migration: StorageMigration = serde_json::from_value(json!({
+                "metadata": {"name": name}, "spec": {"resource": "widgets.example.com"},
+                "status": {"phase": "Stalled", "conditions": [{"type": "Stalled", "status": "True", "reason": reason,
+                           "message": "why", "lastTransitionTime": "2026-11-16T12:00:00Z"}]},
+            }))
+            .unwrap();
+            (migration.spec.resource.clone(), ToldByMigration::read(&migration))
+        };
+        let all = [migration("a-copy", "Duplicate"), migration("real", "Failures")];
+        let told = ToldByMigration::of_crd("widgets.example.com", &all);
+        let names: Vec<&str> = told.iter().map(|told| told.name.as_str()).collect();
+        assert_eq!(names, ["real", "a-copy"], "the duplicate is told of, too");
+        assert_eq!(ToldByMigration::of_crd("gadgets.example.com", &all), []);
+    }
+}

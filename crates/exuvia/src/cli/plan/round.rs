@@ -48,7 +48,7 @@ pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
     pub(super) notes: Vec<String>,
     /// The groups of all CRDs that were seen.
-    groups: BTreeSet<String>,
+    pub(super) groups: BTreeSet<String>,
 }
 
 impl Round {
@@ -256,7 +256,7 @@ fn unmatched(groups: &[String], known: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 /// A group that no CRD of any cluster is in is a slip, which would pass unseen beside one that matches.
-fn note_on_groups(groups: &[String], known: &BTreeSet<String>) -> Option<String> {
+pub(in crate::cli) fn note_on_groups(groups: &[String], known: &BTreeSet<String>) -> Option<String> {
     let unmatched: Vec<String> = unmatched(groups, known).into_iter().collect();
     let near = unmatched
         .iter()
