@@ -37,7 +37,7 @@ fn a_valid_manifest_is_valid_without_a_cluster() {
     assert_eq!(faults(VALID), (Some(0), Vec::new()));
 }
 
-/// "There is none" would hide why.
+/// That there are none would hide why.
 #[test]
 fn a_file_that_is_not_yaml_is_a_fault_with_its_place_whatever_it_holds() {
     let directory = tempfile::tempdir().unwrap();

@@ -75,10 +75,6 @@ fn cases() -> Vec<(&'static str, String)> {
         ),
         is("datastore validate -f m.yaml --cluster", NO_KUBECONFIG),
         is(
-            "datastore plan",
-            "error: missing NAME: expected a migration of the cluster",
-        ),
-        is(
             "datastore plan move -f m.yaml",
             "error: NAME cannot be used with --filename: leave one of them out",
         ),

@@ -65,7 +65,7 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Manifest>, Vec<Faul
         add(&stream, &mut manifests, &mut faults, &mut others);
     }
     if manifests.is_empty() && faults.is_empty() {
-        faults = others; // "there is none" would hide why
+        faults = others; // that there are none would hide why
     }
     Ok((manifests, faults))
 }

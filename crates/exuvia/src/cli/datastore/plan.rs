@@ -225,8 +225,8 @@ impl Plan {
             format!("{name}: nothing stands in the way; nothing was written")
         } else {
             format!(
-                "{name}: started now, it would wait until all of the above is resolved; until then nothing is frozen and nothing \
-                 is moved. This plan wrote nothing"
+                "{name}: if it were started now, it would wait until all of that is resolved, with nothing frozen and nothing \
+                 moved; nothing was written"
             )
         });
         text
