@@ -97,7 +97,7 @@ impl Advice {
                 format!("{} --patrol", migrate(definition)),
             ),
             None => Self::new(
-                "storedVersions lists no old version, but no sweep has proven that",
+                "storedVersions is clean, but no sweep has proven it",
                 match ask {
                     Some(ask) => format!("{ask} --prove"),
                     None => format!("{} --verify full", migrate(definition)),
