@@ -112,7 +112,9 @@ fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
 
 /// What the server said, with the rule that would help if it said that a right is missing.
 fn with_missing_right(said: String) -> String {
-    match exuvia_storage::MissingRule::named_in(&said) {
+    // What we say before it has a "cannot" of its own.
+    let by_server = said.find(" is forbidden: ").map_or("", |at| &said[at..]);
+    match exuvia_storage::MissingRule::named_in(by_server) {
         Some(rule) if !said.contains("add to the role") => format!(
             "{said}; add to the role of this user: {rule} (`exuvia rbac --crds NAME` prints all rules for a migration of the CRD \
              NAME)"
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_missing_right_is_named_with_the_rule_and_only_once() {
-        let said = "widgets.example.com is forbidden: User \"me\" cannot list resource \"widgets\" in API group \"example.com\" \
+        let said = "the objects cannot be read: widgets.example.com is forbidden: User \"me\" cannot list resource \"widgets\" in API group \"example.com\" \
                     at the cluster scope";
         let helped = with_missing_right(said.to_owned());
         let rule = r#"{apiGroups: ["example.com"], resources: ["widgets"], verbs: ["list"]}"#;
