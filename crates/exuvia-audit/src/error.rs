@@ -186,8 +186,8 @@ fn join(errors: &[EndpointError]) -> String {
 
 fn expected(near: &str) -> String {
     match near {
-        "" => "expected one that etcd holds, as plural.group or, if it is built in, by its plural (widgets.example.com, \
-               secrets)"
+        "" => "etcd has no objects of it, so either there are none, or the name is wrong; expected <plural>.<group>, or the \
+               plural of a built-in resource (widgets.example.com, secrets)"
             .to_owned(),
         near => format!("did you mean {near}?"),
     }

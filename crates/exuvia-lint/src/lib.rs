@@ -74,7 +74,7 @@ pub enum Error {
     /// A CRD in a manifest that cannot be understood. Nothing of it is quoted but names: manifests may hold secrets.
     #[error("{place}: {why}")]
     Manifest {
-        /// `file:line`.
+        /// `file:line`, or `file:line:column`.
         place: String,
         /// What is wrong with it.
         why: String,

@@ -34,8 +34,8 @@ pub struct StreamPiece {
     pub line: usize,
     /// Its documents: one, except where JSON objects follow each other.
     pub documents: Vec<Located>,
-    /// If it is not valid YAML: in which line, and why.
-    pub malformed: Option<(usize, String)>,
+    /// If it is not valid YAML: where, and why.
+    pub malformed: Option<(Place, String)>,
 }
 
 /// A document that knows where its fields stand.
@@ -127,7 +127,10 @@ impl StreamPiece {
             bytes: piece.start..piece.start + piece.text.len(),
             line: piece.line,
             documents: documents.into_iter().map(located).collect(),
-            malformed: malformed.map(|malformed| (malformed.line, malformed.message)),
+            malformed: malformed.map(|malformed| {
+                let (line, column) = (malformed.line, malformed.column);
+                (Place { line, column }, malformed.message)
+            }),
         }
     }
 }

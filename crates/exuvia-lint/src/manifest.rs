@@ -1,6 +1,6 @@
 //! The CRDs in manifests and which versions they have, for those who ask what a release drops. Read as `lint` reads them.
 
-use super::document::{self, mentions_crd};
+use super::document;
 use super::yaml::{self, Document, Node};
 use super::{Error, Input, crds, input};
 
@@ -20,6 +20,7 @@ pub struct Manifest {
 }
 
 /// The CRDs in files, directories and streams, those in lists included, in their order. Other documents are passed over.
+/// What is not valid YAML is an error, whatever it may hold: a CRD in it would not be seen.
 ///
 /// ```
 /// use exuvia_lint::{Input, manifests};
@@ -59,17 +60,18 @@ fn read(file: &str, bytes: Vec<u8>, found: &mut Vec<Manifest>) -> Result<(), Err
         for document in &documents {
             add(file, document, found)?;
         }
-        if let Some(malformed) = malformed.filter(|_| mentions_crd(piece.text)) {
-            return Err(bad(
-                malformed.line,
-                if piece.text.contains("{{") {
+        if let Some(malformed) = malformed {
+            let (line, column) = (malformed.line, malformed.column);
+            return Err(Error::Manifest {
+                place: format!("{file}:{line}:{column}"),
+                why: if piece.text.contains("{{") {
                     "this is a template ({{ … }}) and not valid YAML; give what it renders to: helm template … | exuvia \
                      storage droppable -f -"
                         .to_owned()
                 } else {
                     format!("this is not valid YAML: {}", malformed.message)
                 },
-            ));
+            });
         }
     }
     Ok(())
@@ -164,7 +166,6 @@ spec:
              "spec": {"versions": [{"name": "v1", "served": true}, {"name": "v1alpha1", "served": false}]}}]}]}"#;
         assert_eq!(of(json).unwrap(), [wanted(3)]);
         assert_eq!(of("").unwrap(), []);
-        assert_eq!(of("kind: [").unwrap(), [], "whatever it is, it is not a CRD");
     }
 
     /// What cannot be read is not "no version", which would be a question about all of them.
@@ -177,7 +178,7 @@ spec:
             ("group: example.com", "a.yaml:3", "not a list"),
             ("versions: [v1]", "a.yaml:5", "no name"),
             ("versions: [{served: true}]", "a.yaml:5", "no name"),
-            ("versions: [", "a.yaml:5", "not valid YAML"),
+            ("versions: [", "a.yaml:5:13", "not valid YAML"),
         ] {
             let text = CRD.lines().take(4).collect::<Vec<_>>().join("\n") + &format!("\n  {versions}\n");
             let error = of(&text).unwrap_err().to_string();
@@ -188,6 +189,18 @@ spec:
         }
         let nameless = CRD.replace("{name: widgets.example.com}", "{}");
         assert!(of(&nameless).unwrap_err().to_string().contains("metadata.name"));
+    }
+
+    /// Nobody can say what it would have been.
+    #[test]
+    fn what_is_not_yaml_is_an_error_with_its_place_even_if_it_names_no_crd() {
+        let error = of(&format!("{CRD}---\nkind: ConfigMap\ndata: [a\n")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with("a.yaml:8:7: this is not valid YAML"), "{error}");
+        let error = of("{{- if .Values.crds }}\nkind: X\n{{- end }}\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("template"), "{error}");
     }
 
     #[test]

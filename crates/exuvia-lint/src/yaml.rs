@@ -30,6 +30,8 @@ pub(super) struct Duplicate {
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) line: usize,
+    /// Counted from 1, in characters.
+    pub(super) column: usize,
     pub(super) message: String,
 }
 
@@ -164,6 +166,7 @@ impl Builder {
             let (event, span) = event.map_err(|error| Failure {
                 malformed: Malformed {
                     line: line(*error.marker()),
+                    column: error.marker().col() + 1,
                     message: error.info(),
                 },
                 offset: error.marker().byte_offset(),
@@ -221,6 +224,7 @@ impl Builder {
                 let Some(node) = self.anchors.get(&id).cloned() else {
                     return Err(Malformed {
                         line: at.line,
+                        column: at.column,
                         message: "an alias stands inside the very node that it names".to_owned(),
                     });
                 };

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use exuvia_write::Redacted;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionCondition,
 };
@@ -13,7 +14,7 @@ use kube::{
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::{Seen, follow, runtime::Shared};
+use crate::{Seen, runtime::Shared, watch::follow_and_tell};
 
 /// What is known of a CRD.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub(crate) enum Crd {
     Established(String),
 }
 
-/// Publishes each change of this CRD's state, for ever.
-pub(crate) async fn follow_crd(shared: &Shared, name: &str, tell: &watch::Sender<Crd>) {
+/// Publishes each change of this CRD's state, for ever. Why it cannot be known is told of the health check.
+pub(crate) async fn follow_crd(shared: &Shared, name: &str, check: &str, tell: &watch::Sender<Crd>) {
     let config = ListParams::default().fields(&format!("metadata.name={name}"));
     let api: Api<SlimCrd> = Api::all(shared.client.clone());
     let on = |seen: Seen<SlimCrd>| {
@@ -41,7 +42,14 @@ pub(crate) async fn follow_crd(shared: &Shared, name: &str, tell: &watch::Sender
             changed
         });
     };
-    follow(api, config, &shared.metrics, "customresourcedefinitions", on).await;
+    let troubled = |error: &Redacted| {
+        if *tell.borrow() == Crd::Unknown {
+            let note = format!("cannot see whether its crd {name} is installed: {error}");
+            shared.health.note(check, &note);
+        }
+    };
+    let resource = "customresourcedefinitions";
+    follow_and_tell(api, config, &shared.metrics, resource, on, &troubled).await;
 }
 
 /// As much of a CRD as matters here: its schemas, often a hundred kilobytes, are passed over.

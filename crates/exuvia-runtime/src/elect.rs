@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client};
 
-use crate::{Claim, LeaseSettings, lease::LeaseHolder};
+use crate::{Claim, Health, LeaseSettings, lease::LeaseHolder};
 
 /// Stands for election until `stop`, then gives the lease back.
 ///
@@ -44,6 +44,34 @@ pub async fn elect(
     claim: Claim,
     stop: impl Future<Output = ()>,
 ) {
+    stand(client, writer, settings, claim, None, stop).await;
+}
+
+/// As [`elect`]; the process is not ready until the Lease could be read and, unless another process holds it, written. Why it
+/// cannot, such as a missing right or namespace, is told by [`Health::describe`].
+pub fn elect_with_health(
+    client: Client,
+    writer: Writer,
+    settings: LeaseSettings,
+    claim: Claim,
+    health: Health,
+    stop: impl Future<Output = ()>,
+) -> impl Future<Output = ()> {
+    health.expect(CHECK, "not read yet"); // at once, and not when it is first polled
+    stand(client, writer, settings, claim, Some(health), stop)
+}
+
+/// The check that stands for the Lease.
+const CHECK: &str = "lease";
+
+async fn stand(
+    client: Client,
+    writer: Writer,
+    settings: LeaseSettings,
+    claim: Claim,
+    health: Option<Health>,
+    stop: impl Future<Output = ()>,
+) {
     let mut candidate = Candidate {
         api: Api::namespaced(client, &settings.namespace),
         writer: writer.once().timeout(settings.request_limit()),
@@ -53,6 +81,7 @@ pub async fn elect(
         observed: None,
         leading: false,
         said: None,
+        health,
     };
     tokio::select! {
         biased;
@@ -76,6 +105,7 @@ struct Candidate {
     leading: bool,
     /// The last trouble that the log has.
     said: Option<String>,
+    health: Option<Health>,
 }
 
 struct Observed {
@@ -339,11 +369,23 @@ impl Candidate {
         }
         match result {
             Ok(()) => {
+                if let Some(health) = &self.health {
+                    let held_by = if leads {
+                        "held by this process"
+                    } else {
+                        "standing by: not held by this process"
+                    };
+                    health.passed(CHECK, held_by);
+                }
                 if self.said.take().is_some() {
                     tracing::info!(lease, "the lease can be read and written again");
                 }
             }
             Err(error) => {
+                let error = self.settings.trouble(error);
+                if let Some(health) = &self.health {
+                    health.note(CHECK, &error);
+                }
                 if self.said.as_ref() != Some(&error) {
                     tracing::warn!(lease, error, "failed to read or write the lease; retrying");
                     self.said = Some(error);

@@ -15,8 +15,9 @@ const RUNTIME: &str = "runtime";
 
 /// Whether the process is ready and alive.
 ///
-/// Ready once the runtime runs and each controller has either seen everything or found that its CRD is missing; from then
-/// on until it drains: a watch that breaks is retried, which does not make the process unready. Alive while
+/// Ready once the runtime runs and each controller has either seen everything or found that its CRD is missing, and the Lease
+/// could be read ([`elect_with_health`](crate::elect_with_health)); from then on until it drains: a watch that breaks is
+/// retried, which does not make the process unready. Alive while
 /// every main loop shows a heartbeat.
 #[derive(Clone)]
 pub struct Health(Arc<Mutex<HealthState>>);
@@ -100,6 +101,13 @@ impl Health {
             note: note.to_owned(),
         };
         self.state().checks.insert(name.to_owned(), check);
+    }
+
+    /// Says more about a check; whether it has passed stays as it is.
+    pub(crate) fn note(&self, name: &str, note: &str) {
+        if let Some(check) = self.state().checks.get_mut(name) {
+            note.clone_into(&mut check.note);
+        }
     }
 
     pub(crate) fn running(&self) {

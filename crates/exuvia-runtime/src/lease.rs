@@ -22,6 +22,19 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
+    /// Why the Lease cannot be read or written, with a way out if its namespace is missing.
+    pub(crate) fn trouble(&self, error: String) -> String {
+        let Self { namespace, name, .. } = self;
+        if error.contains(&format!("namespaces \"{namespace}\" not found")) {
+            format!(
+                "the namespace {namespace:?} of the Lease {name:?} does not exist: create it (kubectl create namespace \
+                 {namespace}), or use another namespace for the Lease"
+            )
+        } else {
+            error
+        }
+    }
+
     /// A fifth of the duration. The claim lasts two thirds of it, so three renewals in a row (at 3/15, 6/15 and 9/15 of the
     /// duration) must fail before it ends (at 10/15).
     pub(crate) fn period(&self) -> Duration {

@@ -165,7 +165,7 @@ pub use clock::ServerClock;
 pub use {
     claim::Claim,
     controller::{Controller, Next, Signal, Synced},
-    elect::elect,
+    elect::{elect, elect_with_health},
     error::Error,
     events::{EventKind, Events},
     exuvia_sweep::Identity,

@@ -67,7 +67,7 @@ impl<C: Controller> Supervisor<C> {
         let (tell, crd) = watch::channel(Crd::Unknown);
         tokio::select! {
             () = self.live(crd, stopping) => {}
-            () = crd::follow_crd(&self.shared, self.controller.crd(), &tell) => {}
+            () = crd::follow_crd(&self.shared, self.controller.crd(), &self.check, &tell) => {}
             () = self.beat() => {}
         }
         self.shared.health.rest(name);

@@ -89,7 +89,22 @@ pub async fn follow<K>(
     K: Resource + Clone + DeserializeOwned + Send + 'static,
 {
     let source = Source::new(api, which, K::metadata_api());
-    run(source, metrics, resource, on).await;
+    run(source, metrics, resource, on, &|_| {}).await;
+}
+
+/// As [`follow`]; each time a list or a watch fails, `troubled` is told why.
+pub(crate) async fn follow_and_tell<K>(
+    api: Api<K>,
+    which: ListParams,
+    metrics: &Metrics,
+    resource: &'static str,
+    on: impl FnMut(Seen<K>) + Send,
+    troubled: &(dyn Fn(&Redacted) + Send + Sync),
+) where
+    K: Resource + Clone + DeserializeOwned + Send + 'static,
+{
+    let source = Source::new(api, which, K::metadata_api());
+    run(source, metrics, resource, on, troubled).await;
 }
 
 /// As [`follow`], of the metadata alone: nothing else is asked for.
@@ -104,7 +119,7 @@ pub async fn follow_metadata<K>(
     PartialObjectMeta<K>: DeserializeOwned,
 {
     let source = Source::new(api, which, true);
-    run(source, metrics, resource, on).await;
+    run(source, metrics, resource, on, &|_| {}).await;
 }
 
 /// What is watched.
@@ -157,6 +172,7 @@ struct Notes<'a> {
     metrics: &'a Metrics,
     resource: &'static str,
     said: Option<Redacted>,
+    troubled: &'a (dyn Fn(&Redacted) + Send + Sync),
 }
 
 impl Notes<'_> {
@@ -166,6 +182,7 @@ impl Notes<'_> {
         self.metrics.watch_restarted(resource, ended.reason());
         match ended {
             WatchEnd::Failed(class, error) => {
+                (self.troubled)(&error);
                 // The same error over and over is one line.
                 if self.said.as_ref() != Some(&error) {
                     tracing::warn!(resource, error = error.as_str(), "watch failed; retrying");
@@ -188,6 +205,7 @@ async fn run<A, K>(
     metrics: &Metrics,
     resource: &'static str,
     on: impl FnMut(Seen<K>) + Send,
+    troubled: &(dyn Fn(&Redacted) + Send + Sync),
 ) where
     A: Resource + Clone,
     K: Resource + Clone + DeserializeOwned + Send + 'static,
@@ -197,6 +215,7 @@ async fn run<A, K>(
         metrics,
         resource,
         said: None,
+        troubled,
     };
     let mut version = None;
     let mut failures = 0;

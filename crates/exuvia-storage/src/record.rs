@@ -35,14 +35,24 @@ pub struct Record {
     pub r1: Option<ResourceVersion>,
     /// When `storedVersions` was trimmed, or found clean, by the server's clock.
     pub at: Timestamp,
-    /// Whether the patrol has looked since, and found nothing.
+    /// Whether a patrol has looked at this generation, and found nothing.
     pub patrolled: bool,
+    /// When the last patrol ended. Before [`at`](Self::at) if a later run confirmed what is stored without a patrol of its
+    /// own; `None` if there was none, or if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patrolled_at: Option<Timestamp>,
     /// Versions that managedFields entries still name, because it is not known what they own at the storage version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }
 
 impl Record {
+    /// When the patrol was, if that was before the last run that confirmed what is stored.
+    pub fn patrolled_before(&self) -> Option<Timestamp> {
+        self.patrolled_at
+            .filter(|patrolled_at| self.patrolled && *patrolled_at < self.at)
+    }
+
     /// What is on record for the CRD as it is now; `None`: nothing, or it is about an earlier state of the CRD.
     ///
     /// ```
@@ -128,6 +138,7 @@ mod tests {
             r1: "17".parse().ok(),
             at: Timestamp::from_second(1_800_000_000).unwrap(),
             patrolled: false,
+            patrolled_at: None,
             left: vec!["v1alpha1".into()],
         }
     }

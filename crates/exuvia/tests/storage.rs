@@ -217,7 +217,7 @@ async fn bad_input_is_one_sentence_and_a_code() {
             &admin,
             vec!["storage", "migrate", "nonsense.example.com"],
             2,
-            "invalid resource \"nonsense.example.com\": expected a CRD",
+            "resource \"nonsense.example.com\" not found: the cluster has no CRD of that name",
         ),
         (
             &admin,

@@ -232,6 +232,11 @@ async fn entries_that_cannot_be_moved_are_told_of_and_what_was_to_be_shed_and_is
         said.contains("not shed: managedFields entries still name v1alpha1"),
         "{said}"
     );
+    let patrolled = said.lines().find(|line| line.contains("patrolled")).unwrap();
+    assert!(
+        patrolled.starts_with("  patrolled at ") && patrolled.contains("by an earlier run, not by this one"),
+        "this run has not patrolled: {said}"
+    );
     let output = migrate(control_plane, &[&crd, "--shed", "v1alpha1", "-o", "json"]).await;
     assert_eq!(json_of(&output)[0]["unshed"], json!(["v1alpha1"]));
 

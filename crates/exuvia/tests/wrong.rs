@@ -151,7 +151,7 @@ const CASES: &[Case] = &[
     (
         "storage droppable widgets.example.com",
         2,
-        "error: missing VERSION: expected the version, such as v1alpha1",
+        "error: missing VERSION: expected the version, such as v1alpha1; several are judged as if they were dropped together",
     ),
     (
         "storage droppable widgets.example.com v1alpha1 --watch 5x",
@@ -166,9 +166,22 @@ const CASES: &[Case] = &[
     (
         "storage droppable -f ./broken.yaml",
         2,
-        "error: invalid --filename \"./broken.yaml\": expected manifests of CRDs, but ./broken.yaml:1: this is not valid YAML: \
-         unclosed bracket '['",
+        "error: ./broken.yaml:1:6: this is not valid YAML: unclosed bracket '['",
     ),
+    // A CRD in the broken file would go unseen, and the answer would be about the others only.
+    (
+        "storage droppable -f ./partly",
+        2,
+        "error: ./partly/b.yaml:2:7: this is not valid YAML: unclosed bracket '['",
+    ),
+    (
+        "storage droppable -f ./twice",
+        2,
+        "error: widgets.example.com is defined twice, with different versions: in ./twice/a.yaml:3 and in ./twice/b.yaml:3; only \
+         one of them will be applied, so give only that one",
+    ),
+    // The same CRD in a bundle and in a file of its own: there is only one answer, and the cluster is asked for it.
+    ("storage droppable -f ./bundled", 2, NO_KUBECONFIG),
     (
         "storage droppable -f ./cm.yaml",
         2,
@@ -224,6 +237,37 @@ const CASES: &[Case] = &[
         "operator --lease-duration 0s",
         2,
         "error: invalid --lease-duration \"0s\": expected 100ms or more",
+    ),
+    (
+        "operator --listen foo",
+        2,
+        "error: invalid --listen \"foo\": expected an address and a port, such as [::]:8080 (all addresses) or 127.0.0.1:8080",
+    ),
+    (
+        "operator --lease-namespace My_Namespace",
+        2,
+        "error: invalid --lease-namespace \"My_Namespace\": expected at most 63 lower-case letters, digits and '-', such as \
+         exuvia-system",
+    ),
+    (
+        "storage droppable widgets.example.com v1 v1",
+        2,
+        "error: v1 is given twice: give each version once",
+    ),
+    (
+        "storage droppable widgets.example.com v1 --include-excluded",
+        2,
+        "error: --include-excluded needs --prove: add --prove, or leave --include-excluded out",
+    ),
+    (
+        "rbac --crds nope",
+        2,
+        "error: invalid --crds \"nope\": expected <plural>.<group>, such as widgets.example.com",
+    ),
+    (
+        "plan --interval 5s",
+        2,
+        "error: --interval needs --watch: add --watch, or leave --interval out",
     ),
     (
         "completions tcsh",
@@ -309,7 +353,26 @@ fn lint_answers_only_if_a_crd_was_checked() {
 
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
+    let crd = |versions: &str| {
+        format!(
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: widgets.example.com}}\n\
+             spec: {{versions: [{versions}]}}\n"
+        )
+    };
+    let (both, one) = (
+        crd("{name: v1alpha1, served: true}, {name: v1, served: true}"),
+        crd("{name: v1, served: true}"),
+    );
+    for name in ["partly", "twice", "bundled"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
     for (name, text) in [
+        ("partly/a.yaml", both.as_str()),
+        ("partly/b.yaml", "kind: ConfigMap\ndata: [a\n"),
+        ("twice/a.yaml", &one),
+        ("twice/b.yaml", &both),
+        ("bundled/a.yaml", &both),
+        ("bundled/all.yaml", &format!("kind: Secret\n---\n{both}")),
         ("kc", KUBECONFIG),
         ("broken.yaml", "not: [valid\n"),
         (
@@ -338,6 +401,45 @@ fn a_wrong_invocation_is_answered_with_one_sentence() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// It works without a cluster, so it cannot know whether a name is a slip.
+#[test]
+fn rules_for_named_crds_say_that_no_cluster_was_asked_and_that_the_namespace_must_exist() {
+    let (ended, printed, said) = run(
+        directory().path(),
+        "rbac --crds widgets.example.com --namespace shop",
+    );
+    assert_eq!(ended, Some(0), "{said}");
+    assert_eq!(
+        said,
+        "note: --crds is taken as given: no cluster was asked whether it has these CRDs\n"
+    );
+    assert!(
+        printed.starts_with("# The namespace must exist: kubectl create namespace shop\napiVersion: "),
+        "{printed}"
+    );
+}
+
+/// Exit codes of other commands are not of interest.
+#[test]
+fn the_help_of_a_datastore_command_has_its_own_exit_codes() {
+    for (command, own) in [
+        ("validate", "every DatastoreMigration is valid"),
+        ("plan", "nothing stands in the way"),
+        ("start", "the migration is created"),
+        ("conflicts", "there are no conflicts"),
+        ("verify", "every source has its target"),
+        ("render", "all files are converted"),
+    ] {
+        let (_, printed, _) = run(directory().path(), &format!("datastore {command} --help"));
+        let codes: Vec<&str> = printed
+            .lines()
+            .filter(|line| line.starts_with("  0    "))
+            .collect();
+        assert_eq!(codes.len(), 1, "{printed}");
+        assert!(codes[0].contains(own), "{command}: {codes:?}");
+    }
 }
 
 #[test]

@@ -350,7 +350,7 @@ async fn a_resource_can_be_named_in_several_ways_and_is_read_once() {
     assert!(
         error
             .to_string()
-            .starts_with("invalid resource \"nodes\": expected one that etcd holds"),
+            .starts_with("invalid resource \"nodes\": etcd has no objects of it"),
         "{error}"
     );
     let plural = read(&["widgets"]).await.unwrap();

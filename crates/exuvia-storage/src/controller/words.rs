@@ -98,14 +98,18 @@ pub(super) fn sentence(phase: Phase, storage_version: &str) -> String {
         // A built-in resource has no storage version to name.
         Phase::Rewriting if storage_version.is_empty() => "rewriting objects".to_owned(),
         Phase::Verifying if storage_version.is_empty() => "verifying with a second sweep".to_owned(),
-        Phase::Migrated if storage_version.is_empty() => "every object was rewritten and verified".to_owned(),
+        Phase::Migrated if storage_version.is_empty() => {
+            "every object is stored as the API servers store it now, verified with a second sweep".to_owned()
+        }
         Phase::Pending => "checking objects before the first write".to_owned(),
         Phase::Settling => "waiting until every API server uses the new storage version".to_owned(),
         Phase::Rewriting => format!("rewriting objects at {storage_version}"),
         Phase::Verifying => {
             format!("verifying with a second sweep that every object is stored at {storage_version}")
         }
-        Phase::Trimming => format!("trimming storedVersions to {storage_version}"),
+        Phase::Trimming => {
+            format!("writing storedVersions ({storage_version}) and what is proven to the CRD's status")
+        }
         Phase::Patrolling => {
             "storedVersions is trimmed; waiting one settle time before a last check of the objects".to_owned()
         }

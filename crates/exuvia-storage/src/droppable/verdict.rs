@@ -122,11 +122,16 @@ impl Seen<'_> {
                     Verified::Proof => "by proof",
                 };
                 let (storage, generation) = (&record.storage_version, record.generation);
+                let when = match record.patrolled_before() {
+                    Some(patrolled) => {
+                        format!("({:.0}), and patrolled before that ({patrolled:.0})", record.at)
+                    }
+                    None => format!("and patrolled ({:.0})", record.at),
+                };
                 findings.clear(
                     Holds::Bytes,
                     format!(
-                        "every object is stored at {storage}, verified {how} at the CRD's generation {generation} and patrolled ({:.0})",
-                        record.at
+                        "every object is stored at {storage}, verified {how} at the CRD's generation {generation} {when}"
                     ),
                 );
             }
@@ -172,7 +177,12 @@ impl Seen<'_> {
             findings.holders.push(Holder::new(Holds::Served, message));
         } else {
             let after = self.served_after.join(", ");
-            findings.clear(Holds::Served, format!("{after} stays served"));
+            let stay = if self.served_after.len() == 1 {
+                "stays"
+            } else {
+                "stay"
+            };
+            findings.clear(Holds::Served, format!("{after} {stay} served"));
         }
     }
 

@@ -68,6 +68,7 @@ impl Engine {
             at: self.clock.now(),
             // What was patrolled at this generation has only been confirmed since; a contradiction would have erased it.
             patrolled: self.record.as_ref().is_some_and(|record| record.patrolled),
+            patrolled_at: self.record.as_ref().and_then(|record| record.patrolled_at),
             left: self.left(),
         }
     }
@@ -137,10 +138,12 @@ impl Engine {
             let now = Definition::read(crd).crd;
             now.uid == pass.uid && now.generation == pass.generation && now.old_versions().is_empty()
         };
+        let confirmed = self.record_of(Some(&pass));
         let record = Record {
             r1,
             patrolled: true,
-            ..self.record_of(Some(&pass))
+            patrolled_at: Some(confirmed.at),
+            ..confirmed
         };
         let noted = |crd: &mut CustomResourceDefinition| {
             if holds(crd) {

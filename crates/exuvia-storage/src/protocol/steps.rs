@@ -87,7 +87,12 @@ impl StepKind {
             Self::TakeR0 => (Phase::Settling, None, "counting objects", true),
             Self::Rewrite => (Phase::Rewriting, Some("rewrite"), "rewriting", true),
             Self::Verify => (Phase::Verifying, Some("verify"), "verifying", true),
-            Self::Trim => (Phase::Trimming, None, "trimming storedVersions", true),
+            Self::Trim => (
+                Phase::Trimming,
+                None,
+                "writing storedVersions and what is proven to the CRD's status",
+                true,
+            ),
             Self::Patrol => (Phase::Patrolling, Some("patrol"), "patrolling", true),
         };
         Line {

@@ -76,8 +76,10 @@ pub enum Command {
     Operator(Box<OperatorArgs>),
     /// Print the rights that the operator needs, as RBAC manifests with a reason for each rule
     ///
-    /// The rules are for the CRDs of the cluster that have opted in, as the operator would find them (only CRDs are read), or
-    /// for the CRDs named with --crds (no cluster is needed). The service account itself is not included.
+    /// The rules are for the CRDs of the cluster that have opted in by label, in all groups or in those of --groups (only CRDs
+    /// are read). Give the same --groups and --opt-in-label as to the operator, whose default group is exuvia.dev. With --crds,
+    /// the rules are for the CRDs named there, and no cluster is needed. The service account and the namespace are not
+    /// included: create both before you apply the rules (`kubectl create namespace exuvia-system`).
     ///
     /// With -f, the rules are those that one `DatastoreMigration` needs for its time, in roles of their own: delete them when it
     /// has come to its end.
@@ -284,12 +286,12 @@ pub struct DroppableArgs {
     /// The CRD's name, such as widgets.example.com
     #[arg(required_unless_present = "filename")]
     pub crd: Option<String>,
-    /// The version, such as v1alpha1
-    #[arg(required_unless_present = "filename")]
-    pub version: Option<String>,
+    /// The version, such as v1alpha1; several are judged as if they were dropped together
+    #[arg(required_unless_present = "filename", value_name = "VERSION")]
+    pub versions: Vec<String>,
     /// Manifests of the new CRDs: a file, a directory, or - for standard input (repeatable). Every version that is missing in
     /// them must be droppable
-    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["crd", "version"])]
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["crd", "versions"])]
     pub filename: Vec<PathBuf>,
     /// Also count requests for this long: any request for the version holds it, even a read (open watches always count)
     #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
@@ -433,13 +435,13 @@ pub struct EtcdGateArgs {
     /// repeatable)
     #[arg(long, value_name = "URL")]
     pub etcd_endpoint: Vec<String>,
-    /// The certificate authority that signed etcd's certificate
+    /// With --etcd-endpoint: the certificate authority that signed etcd's certificate
     #[arg(long, requires = "etcd_endpoint")]
     pub cacert: Option<PathBuf>,
-    /// A client certificate for etcd
+    /// With --etcd-endpoint: a client certificate
     #[arg(long, requires_all = ["etcd_endpoint", "key"])]
     pub cert: Option<PathBuf>,
-    /// The key of the client certificate
+    /// With --etcd-endpoint: the key of the client certificate
     #[arg(long, requires_all = ["etcd_endpoint", "cert"])]
     pub key: Option<PathBuf>,
     /// The prefix of the API server's keys in etcd

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use exuvia_lint::{Input, Manifest, lint, manifests};
+use exuvia_lint::{Input, Manifest, manifests};
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Answer, Look, Question, Verdict, look};
 use exuvia_storage::servers::ApiServers;
@@ -21,17 +21,18 @@ use super::cluster::Cluster;
 use super::output::{remark, table};
 use super::plan::{crd, crds};
 use super::stop::Stop;
-use super::values::{NO_SETTLE, existing};
+use super::values::{NO_SETTLE, existing, once};
 
 /// Exit code 0: yes; 1: no; 3: not known. Errors are the caller's, as 2.
 pub(super) async fn run(args: &DroppableArgs) -> anyhow::Result<ExitCode> {
+    once("version", &args.versions)?;
     // A file that cannot be read is a reason to ask nothing of a cluster.
     let manifests = read_manifests(&args.filename)?;
     let cluster = Cluster::connect(&args.cluster).await?;
-    let mut questions = match (&args.crd, &args.version) {
+    let mut questions = match &args.crd {
         _ if !args.filename.is_empty() => about_manifests(crds(&cluster).await?, &manifests),
-        (Some(name), Some(version)) => vec![about(crd(&cluster, name).await?, version)?],
-        _ => bail!("missing CRD and VERSION: name both, or give -f"),
+        Some(name) => vec![about(crd(&cluster, name).await?, &args.versions)?],
+        None => bail!("missing CRD and VERSION: name both, or give -f"),
     };
     if args.prove {
         questions = prove(&cluster, args, questions).await?;
@@ -69,12 +70,13 @@ pub(super) fn servers(cluster: &Cluster, given: &[http::Uri]) -> ApiServers {
     ApiServers::new(&cluster.config, given, &[])
 }
 
-fn about(crd: CustomResourceDefinition, version: &str) -> anyhow::Result<Question> {
+fn about(crd: CustomResourceDefinition, versions: &[String]) -> anyhow::Result<Question> {
     let definition = Definition::read(&crd);
-    if definition.version(version).is_none() {
+    let is_unknown = |version: &&String| definition.version(version).is_none();
+    if let Some(version) = versions.iter().find(is_unknown) {
         bail!(no_such_version(&definition, version));
     }
-    Ok(Question::new(crd, vec![version.to_owned()]))
+    Ok(Question::new(crd, versions.to_vec()))
 }
 
 fn no_such_version(definition: &Definition, version: &str) -> String {
@@ -96,21 +98,37 @@ fn read_manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
             .map(|path| format!("\"{}\"", path.display()))
             .collect();
         bail!(
-            "invalid --filename {}: expected manifests of CRDs, but {}",
-            named.join(", "),
-            malformed(paths).unwrap_or_else(|| "found none".to_owned())
+            "invalid --filename {}: expected manifests of CRDs, but found none",
+            named.join(", ")
+        );
+    }
+    if let Some((first, second)) = contradiction(&found) {
+        bail!(
+            "{} is defined twice, with different versions: in {}:{} and in {}:{}; only one of them will be applied, so give only \
+             that one",
+            first.name,
+            first.file,
+            first.line,
+            second.file,
+            second.line
         );
     }
     Ok(found)
 }
 
-/// What is not valid YAML in these files, if anything is. Standard input cannot be read twice.
-fn malformed(paths: &[PathBuf]) -> Option<String> {
-    let is_file = |path: &&PathBuf| path.as_os_str() != "-";
-    let inputs: Vec<Input> = paths.iter().filter(is_file).map(Input::from_argument).collect();
-    let report = lint(&inputs, &exuvia_lint::LintOptions::default()).ok()?;
-    let notes = report.notes.first().filter(|_| report.unparsable > 0);
-    notes.map(ToString::to_string)
+/// Two manifests of one CRD that do not drop the same. Which one is applied last is not known, and a yes about one of them
+/// would be taken for a yes about the other.
+fn contradiction(found: &[Manifest]) -> Option<(&Manifest, &Manifest)> {
+    let same_set = |one: &[String], other: &[String]| {
+        one.iter().all(|version| other.contains(version)) && other.iter().all(|version| one.contains(version))
+    };
+    found.iter().enumerate().find_map(|(index, first)| {
+        let differs = |second: &&Manifest| {
+            second.name == first.name
+                && !(same_set(&first.versions, &second.versions) && same_set(&first.served, &second.served))
+        };
+        Some((first, found[index + 1..].iter().find(differs)?))
+    })
 }
 
 /// The versions that the cluster's CRDs have and the manifests do not.
@@ -126,8 +144,8 @@ fn about_manifests(all: Vec<CustomResourceDefinition>, to_be: &[Manifest]) -> Ve
     let mut questions = Vec::new();
     for found in all {
         let name = found.name_any();
-        // Applied in this order, the last one of a name counts.
-        let Some(manifest) = to_be.iter().rev().find(|manifest| manifest.name == name) else {
+        // If there are several, they drop the same.
+        let Some(manifest) = to_be.iter().find(|manifest| manifest.name == name) else {
             continue;
         };
         let names = found.spec.versions.iter().map(|version| &version.name);

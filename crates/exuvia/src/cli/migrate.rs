@@ -126,10 +126,16 @@ async fn all(cluster: &Cluster, control: &Control, targets: &[Target], args: &Mi
                 resource: target.name(),
                 end: End::Stalled {
                     reason: "Error",
-                    message: Redacted::ours(super::sentence(&error.into())), // without values
+                    message: Redacted::ours(super::with_missing_right(super::sentence(&error.into()))), // without values
                 },
                 ..engine.report().clone()
             });
+            let unread = args
+                .etcd
+                .etcd_endpoint
+                .first()
+                .filter(|_| report.end == End::Clean)
+                .cloned();
             let keeps = args.managed_fields == ManagedFields::Keep || args.dry_run;
             let definition = match (engine.definition(), target) {
                 (Some(definition), _) => Some(definition.clone()),
@@ -139,6 +145,7 @@ async fn all(cluster: &Cluster, control: &Control, targets: &[Target], args: &Mi
             Summary {
                 definition,
                 owners: engine.survey().map(|survey| survey.owners.clone()),
+                unread_etcd: unread,
                 ..Summary::of(report, engine.record())
             }
             .unshed(keeps)
@@ -307,8 +314,14 @@ async fn built_in(cluster: &Cluster, name: &str, crds: &[Definition]) -> anyhow:
     let is_crd =
         |group: &str, plural: &str| crds.iter().any(|crd| crd.group == group && crd.plural == plural);
     let found = built_in_resource::find(&cluster.client, name, is_crd).await;
-    if let (Err(Error::NotFound { .. }), Some(meant)) = (&found, names::meant(name, crds)) {
-        bail!("invalid resource {name:?}: did you mean {meant}?");
+    match (found, names::meant(name, crds)) {
+        (Err(Error::NotFound { .. }), Some(meant)) => {
+            bail!("resource {name:?} not found: did you mean {meant}?")
+        }
+        (Err(Error::NotFound { .. }), None) => bail!(
+            "resource {name:?} not found: the cluster has no CRD of that name (`exuvia plan` shows all), and no built-in resource \
+             (`kubectl api-resources` shows all)"
+        ),
+        (found, _) => Ok(found?),
     }
-    Ok(found?)
 }

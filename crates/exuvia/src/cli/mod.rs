@@ -106,8 +106,21 @@ fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
         remark(&sentence(error));
         return code;
     }
-    remark(&format!("error: {}", sentence(error)));
+    remark(&format!("error: {}", with_missing_right(sentence(error))));
     ExitCode::from(code)
+}
+
+/// What the server said, with the rule that would help if it said that a right is missing.
+fn with_missing_right(said: String) -> String {
+    // What we say before it has a "cannot" of its own.
+    let by_server = said.find(" is forbidden: ").map_or("", |at| &said[at..]);
+    match exuvia_storage::MissingRule::named_in(by_server) {
+        Some(rule) if !said.contains("add to the role") => format!(
+            "{said}; add to the role of this user: {rule} (`exuvia rbac --crds NAME` prints all rules for a migration of the CRD \
+             NAME)"
+        ),
+        _ => said,
+    }
 }
 
 /// Causes joined once each: errors of several layers repeat what is below them, and kube's print whole structures. What
@@ -203,6 +216,23 @@ mod tests {
         assert_eq!(
             sentence(&error.into()),
             "the write failed: spec.x: Invalid value: …: no"
+        );
+    }
+
+    #[test]
+    fn a_missing_right_is_named_with_the_rule_and_only_once() {
+        let said = "the objects cannot be read: widgets.example.com is forbidden: User \"me\" cannot list resource \"widgets\" in API group \"example.com\" \
+                    at the cluster scope";
+        let helped = with_missing_right(said.to_owned());
+        let rule = r#"{apiGroups: ["example.com"], resources: ["widgets"], verbs: ["list"]}"#;
+        assert!(
+            helped.starts_with(said) && helped.contains(rule) && helped.contains("`exuvia rbac"),
+            "{helped}"
+        );
+        assert_eq!(with_missing_right(helped.clone()), helped);
+        assert_eq!(
+            with_missing_right("no route to host".to_owned()),
+            "no route to host"
         );
     }
 

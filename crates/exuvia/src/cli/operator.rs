@@ -11,7 +11,7 @@ use exuvia_api::{defaults, limits};
 use exuvia_datastore::{DatastoreController, DatastoreSettings};
 use exuvia_runtime::{
     Claim, Events, Health, LeaseSettings, LogFormat, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
-    elect, serve, start_logging,
+    elect_with_health, serve, start_logging,
 };
 use exuvia_storage::{ControllerSettings, OptIn, OptInLabel, Options, StorageController};
 use exuvia_write::Writer;
@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::args::{OPERATOR_NAME, opt_in_label};
 use super::cluster;
-use super::values::{NO_SETTLE, api_server, crd, duration, group, number, pause};
+use super::values::{NO_SETTLE, api_server, crd, duration, group, listen_address, namespace, number, pause};
 
 /// Settings of `exuvia operator`. Each can be given as a flag or as an environment variable.
 #[derive(Clone, Debug, Args)]
@@ -85,13 +85,13 @@ pub struct OperatorArgs {
     #[arg(long, env = "EXUVIA_LEASE_NAME", default_value = OPERATOR_NAME)]
     pub lease_name: String,
     /// The Lease's namespace [default: the pod's namespace, or the namespace of the kubeconfig's context]
-    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
     pub lease_namespace: Option<String>,
     /// How long the Lease is valid after a renewal: a leader that stops answering is replaced after this time
     #[arg(long, env = "EXUVIA_LEASE_DURATION", default_value = defaults::LEASE_DURATION, value_parser = pause, allow_hyphen_values = true)]
     pub lease_duration: Duration,
     /// The address and port that serve /metrics, /livez, /readyz and /log-level
-    #[arg(long, env = "EXUVIA_LISTEN", default_value = defaults::LISTEN)]
+    #[arg(long, env = "EXUVIA_LISTEN", default_value = defaults::LISTEN, value_parser = listen_address, value_name = "ADDRESS:PORT")]
     pub listen: String,
     /// The format of log lines
     #[arg(long, env = "EXUVIA_LOG_FORMAT", value_enum, default_value_t)]
@@ -193,7 +193,8 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     // First the work ends, then the Lease is released, then the HTTP server stops.
     let (work_ended, mut may_release) = watch::channel(false);
     let (_lease_released, mut may_close) = watch::channel(());
-    tokio::spawn(serve(listener, health, metrics, log_level, async move {
+    let serving = health.clone();
+    tokio::spawn(serve(listener, serving, metrics, log_level, async move {
         let _ = may_close.changed().await; // fails when the sender is dropped, and that is the signal
     }));
     let (alive, election_ended) = oneshot::channel::<Infallible>();
@@ -204,7 +205,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
             identity,
             duration: args.lease_duration,
         };
-        let electing = elect(leasing, ungated, settings, claim, async move {
+        let electing = elect_with_health(leasing, ungated, settings, claim, health, async move {
             let _ = may_release.wait_for(|ended| *ended).await;
         });
         tokio::spawn(async move {

@@ -27,6 +27,7 @@ pub use self::args::{PlanArgs, PlanFormat};
 use self::blockers::ToldByMigration;
 use self::line::{Line, Shown};
 use self::rights::{Wanted, explained};
+pub(super) use self::round::note_on_groups;
 use self::round::{Round, columns, notes_on_rights};
 use super::args::{ClusterArgs, StatusArgs};
 use super::bars::{CrdProgress, crd_progress};
@@ -243,11 +244,8 @@ async fn lines(
 ) -> Vec<Line> {
     progress.found(crds.len());
     let lines = stream::iter(crds).map(|crd| async move {
-        let migration = migrations
-            .iter()
-            .find(|(resource, _)| *resource == crd.name_any());
-        let migration = migration.map(|(_, migration)| migration.clone());
-        let line = Line::read(client, &crd, look, migration).await;
+        let of_crd = ToldByMigration::of_crd(&crd.name_any(), migrations);
+        let line = Line::read(client, &crd, look, of_crd).await;
         progress.done();
         line
     });

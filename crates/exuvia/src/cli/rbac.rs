@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::args::{ClusterArgs, ManifestFormat, RbacArgs};
 use super::cluster::Cluster;
 use super::output::{Format, remark, say};
-use super::plan::definitions;
+use super::plan::{definitions, note_on_groups};
 
 pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
     if !args.filename.is_empty() {
@@ -26,6 +26,7 @@ pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
         ..if args.crds.is_empty() {
             found(args).await?
         } else {
+            remark("note: --crds is taken as given: no cluster was asked whether it has these CRDs");
             named(args)
         }
     };
@@ -97,7 +98,11 @@ fn print(args: &RbacArgs, manifests: &[Manifest]) -> anyhow::Result<()> {
         }
         ManifestFormat::Yaml => {
             let documents: Result<Vec<String>, _> = manifests.iter().map(yaml).collect();
-            documents?.join("---\n")
+            let namespace = &args.namespace;
+            format!(
+                "# The namespace must exist: kubectl create namespace {namespace}\n{}",
+                documents?.join("---\n")
+            )
         }
     })
 }
@@ -143,6 +148,10 @@ async fn found(args: &RbacArgs) -> anyhow::Result<Scope> {
         .filter(|definition| opt_in.includes(definition))
         .map(crd)
         .collect();
+    let known = all.iter().map(|definition| definition.group.clone()).collect();
+    if let Some(note) = note_on_groups(&opt_in.groups, &known) {
+        remark(&format!("note: {note}"));
+    }
     if crds.is_empty() {
         remark(&format!("note: {}", nothing_found(&opt_in)));
     }

@@ -81,7 +81,7 @@ fn sentence(error: &clap::Error, words: &[String]) -> Option<String> {
                 Some(ContextValue::Strings(missing)) => missing.iter().map(|arg| bare(arg)).collect(),
                 _ => Vec::new(),
             };
-            command.missing(&missing)
+            command.missing(&missing, words)
         }
         (ErrorKind::ArgumentConflict, Some(arg)) => {
             let prior = said(ContextKind::PriorArg)
@@ -153,7 +153,12 @@ impl Chosen {
         }
     }
 
-    fn missing(&self, names: &[String]) -> String {
+    fn missing(&self, names: &[String], words: &[String]) -> String {
+        if let [needed] = names
+            && let Some(given) = self.given_that_needs(needed, words)
+        {
+            return format!("{given} needs {needed}: add {needed}, or leave {given} out");
+        }
         match names {
             [name] => format!("missing {name}: expected {}", self.help(name)),
             names => format!(
@@ -162,6 +167,22 @@ impl Chosen {
                 self.path
             ),
         }
+    }
+
+    /// The option among the words that is only for use with another one, as its help says: `With --prove: …`.
+    fn given_that_needs(&self, needed: &str, words: &[String]) -> Option<String> {
+        let only_with = format!("With {needed}: ");
+        let is_only_with = |arg: &&Arg| {
+            let help = arg.get_help().map(ToString::to_string);
+            help.is_some_and(|help| help.starts_with(&only_with))
+        };
+        let longs = self.command.get_arguments().filter(is_only_with);
+        let mut longs = longs.filter_map(|arg| arg.get_long().map(|long| format!("--{long}")));
+        longs.find(|long| {
+            words
+                .iter()
+                .any(|word| word.split('=').next() == Some(long.as_str()))
+        })
     }
 
     /// Options that begin the same way are meant more often than those that merely look alike.
@@ -310,8 +331,20 @@ mod tests {
                 "invalid option \"--page-size\": `exuvia storage migrate --help` lists the options of this command",
             ),
             (
-                "storage droppable a.b v1 v2",
-                "unexpected argument \"v2\": `exuvia storage droppable --help` shows what it takes",
+                "storage users a.b v1 v2",
+                "unexpected argument \"v2\": `exuvia storage users --help` shows what it takes",
+            ),
+            (
+                "storage droppable a.b v1 --settle=5s",
+                "--settle needs --prove: add --prove, or leave --settle out",
+            ),
+            (
+                "datastore status --interval 5s",
+                "--interval needs --watch: add --watch, or leave --interval out",
+            ),
+            (
+                "storage migrate a.b --cacert ca.crt",
+                "--cacert needs --etcd-endpoint: add --etcd-endpoint, or leave --cacert out",
             ),
             (
                 "storage droppable",

@@ -12,6 +12,7 @@ use exuvia_write::Redacted;
 use serde::Serialize;
 
 use super::args::ClusterArgs;
+use super::output::seconds;
 use super::references;
 use super::verdicts;
 
@@ -45,6 +46,9 @@ pub(super) struct Summary {
     /// Who owns fields at which version, if a sweep has looked since the rewrite.
     #[serde(skip)]
     pub(super) owners: Option<Owners>,
+    /// An etcd that was to be read before the trim, and was not, because there was nothing to trim.
+    #[serde(skip)]
+    pub(super) unread_etcd: Option<String>,
 }
 
 impl Summary {
@@ -58,6 +62,7 @@ impl Summary {
             owner_references: None,
             definition: None,
             owners: None,
+            unread_etcd: None,
         }
     }
 
@@ -142,6 +147,7 @@ impl Summary {
             .chain(self.found())
             .chain(self.not_done())
             .chain(self.trimmed())
+            .chain(self.etcd_unread())
             .chain(self.owner_references.iter().flat_map(references::lines))
             .chain(verdicts)
             .chain(next);
@@ -271,6 +277,8 @@ impl Summary {
             let others = others.iter().filter(|(number, _)| *number > 0);
             counts.extend(others.map(|(number, what)| format!("{number} {what}")));
             lines.push(counts.join(", "));
+        } else if report.end == End::Migrated && report.verify.done() == 0 {
+            lines.push("there are no objects".to_owned());
         }
         let changed = report.explained + report.mutated + report.unexplained > 0;
         let why = report.why_full.as_ref();
@@ -396,6 +404,15 @@ impl Summary {
         lines
     }
 
+    /// People who give an etcd expect an answer from it.
+    fn etcd_unread(&self) -> Option<String> {
+        let (etcd, name) = (self.unread_etcd.as_ref()?, &self.report.resource);
+        let etcd = super::without_passwords(etcd);
+        Some(format!(
+            "etcd was not read, because there is nothing to trim; `exuvia storage audit {name} --etcd-endpoint {etcd}` reads it"
+        ))
+    }
+
     fn trimmed(&self) -> Vec<String> {
         let Self { report, record, .. } = self;
         let mut lines = Vec::new();
@@ -410,9 +427,13 @@ impl Summary {
             lines.push("etcd itself was read right before the trim, and holds nothing old".to_owned());
         }
         match record {
-            Some(record) if record.patrolled => {
-                lines.push("patrolled: no late write of an old version was found".to_owned());
-            }
+            Some(record) if record.patrolled => lines.push(match record.patrolled_before() {
+                Some(at) => format!(
+                    "patrolled at {} by an earlier run, not by this one: no late write of an old version was found then",
+                    seconds(at)
+                ),
+                None => "patrolled: no late write of an old version was found".to_owned(),
+            }),
             Some(_) => {
                 lines.push(
                     "not patrolled yet: an API server that was late may have written an old version"

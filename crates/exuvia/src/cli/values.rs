@@ -97,6 +97,20 @@ pub(super) fn pause(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
+/// Where to listen.
+pub(super) fn listen_address(text: &str) -> Result<String, &'static str> {
+    let is_address = |(host, port): (&str, &str)| {
+        let is_host =
+            !host.is_empty() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'));
+        is_host && port.parse::<u16>().is_ok()
+    };
+    if text.rsplit_once(':').is_some_and(is_address) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected an address and a port, such as [::]:8080 (all addresses) or 127.0.0.1:8080")
+    }
+}
+
 /// The URL of an API server.
 pub(super) fn api_server(text: &str) -> Result<http::Uri, &'static str> {
     exuvia_storage::servers::api_server(text)

@@ -50,4 +50,12 @@ async fn a_wrong_etcd_is_one_sentence_before_anything_is_written() {
         let fine = migrate(control_plane, &[&gate, dry_run].concat()).await;
         assert_eq!(fine.status.code(), Some(0), "{}", printed(&fine));
     }
+    // Now it is proven, and nothing is left to trim.
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let gate = [crd.as_str(), "--etcd-endpoint", right];
+        let said = printed(&migrate(control_plane, &[&gate, dry_run].concat()).await);
+        let instead =
+            format!("etcd was not read, because there is nothing to trim; `exuvia storage audit {crd}");
+        assert!(said.contains(&instead), "{said}");
+    }
 }

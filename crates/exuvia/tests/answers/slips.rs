@@ -223,6 +223,11 @@ async fn who_may_not_list_is_told_so_in_a_sentence() {
                 said.contains("forbidden") || said.contains("not allowed"),
                 "{args:?}: {said}"
             );
+            // Neither a 403 alone, nor a right without its resource.
+            assert!(
+                said.contains("apiGroups") || said.contains("allow `list` on"),
+                "{args:?}: {said}"
+            );
             for dump in [
                 "ApiError",
                 "Some(",

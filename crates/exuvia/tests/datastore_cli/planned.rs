@@ -152,8 +152,8 @@ async fn behind_an_apiservice_a_plan_says_that_targets_cannot_be_looked_at() {
     let said = printed(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
-        said.contains("v1.new.hidden.example.com is in front of the targets")
-            && said.contains("clones of the target CRDs"),
+        said.contains("v1.new.hidden.example.com answers for the target group")
+            && said.contains("copies of the target CRDs"),
         "{said}"
     );
     world.create(manifest).await;

@@ -37,6 +37,23 @@ fn a_valid_manifest_is_valid_without_a_cluster() {
     assert_eq!(faults(VALID), (Some(0), Vec::new()));
 }
 
+/// That there are none would hide why.
+#[test]
+fn a_file_that_is_not_yaml_is_a_fault_with_its_place_whatever_it_holds() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "cut.yaml", "spec:\n  mappings: [a\n");
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f cut.yaml");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert!(
+        printed.starts_with("cut.yaml:2:13: this is not valid YAML: unclosed bracket"),
+        "{printed}"
+    );
+    // Beside a migration it may be anything, such as a template of a chart.
+    write(directory.path(), "valid.yaml", VALID);
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f .");
+    assert_eq!(code, Some(0), "{printed}{said}");
+}
+
 #[test]
 fn each_fault_has_its_file_line_and_column() {
     for (before, after, expected) in [

@@ -54,6 +54,14 @@ fn cases() -> Vec<(&'static str, String)> {
             "error: invalid --filename \"nowhere.yaml\": it does not exist; expected a file, a directory, or - for standard input",
         ),
         is(
+            "datastore plan",
+            "error: missing NAME: expected a migration of the cluster; or -f FILE, for one that is not created yet",
+        ),
+        is(
+            "datastore plan -f cut.yaml",
+            "error: cut.yaml:1:11: this is not valid YAML: unclosed bracket '['",
+        ),
+        is(
             "datastore validate -f cm.yaml",
             "error: invalid --filename \"cm.yaml\": it holds no DatastoreMigration",
         ),
@@ -66,10 +74,6 @@ fn cases() -> Vec<(&'static str, String)> {
             "error: --crds cannot be used with --cluster: leave one of them out",
         ),
         is("datastore validate -f m.yaml --cluster", NO_KUBECONFIG),
-        is(
-            "datastore plan",
-            "error: missing NAME: expected a migration of the cluster",
-        ),
         is(
             "datastore plan move -f m.yaml",
             "error: NAME cannot be used with --filename: leave one of them out",
@@ -148,7 +152,7 @@ fn cases() -> Vec<(&'static str, String)> {
         ),
         is(
             "datastore render -f broken.yaml cm.yaml",
-            "error: broken.yaml:2:1: this is not valid YAML: unclosed bracket '['",
+            "error: broken.yaml:2:7: this is not valid YAML: unclosed bracket '['",
         ),
     ]
 }
@@ -165,6 +169,7 @@ fn a_wrong_invocation_is_answered_with_one_sentence() {
             "cm.yaml",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",
         ),
+        ("cut.yaml", "mappings: [a\n"),
         ("broken.yaml", "kind: DatastoreMigration\nspec: [\n"),
     ] {
         write(directory.path(), name, text);

@@ -56,6 +56,7 @@ async fn put_on_record(client: &Client, widgets: &Widgets, patrolled: bool) {
         r1: None,
         at: Timestamp::now(),
         patrolled,
+        patrolled_at: None,
         left: Vec::new(),
     };
     record.write(&mut crd);

@@ -1,7 +1,7 @@
 //! An operator that lacks a right says which, and goes on by itself when it gets it.
 
 use exuvia_api::Phase;
-use exuvia_testenv::Widgets;
+use exuvia_testenv::{Widgets, until};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -104,6 +104,40 @@ fn objects_rule(widgets: &Widgets, verb: &str) -> String {
         r#"{{apiGroups: ["{}"], resources: ["widgets"], verbs: ["{verb}"]}}"#,
         widgets.group()
     )
+}
+
+/// Without these it can do nothing at all, and a log is not enough to see that.
+#[tokio::test]
+async fn without_the_right_to_see_crds_or_to_use_its_lease_it_is_not_ready_and_says_why() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let is_needed_to_begin = |rule: &Value| {
+        let resource = rule["resources"][0].as_str();
+        resource == Some("customresourcedefinitions") || resource == Some("leases")
+    };
+    let others: Vec<Value> = needed_anyway()
+        .into_iter()
+        .filter(|rule| !is_needed_to_begin(rule))
+        .collect();
+    let user = control_plane
+        .user_with_rules("limited", &json!(others))
+        .await
+        .unwrap();
+    let operator = Operator::start(&control_plane, &user, "limited", &[]);
+    until("it says what it may not do", async || {
+        let (code, said) = operator.get("/readyz").await;
+        let is_said = |word: &str| {
+            let mut checks = said.lines().filter(|line| line.starts_with("[-]"));
+            checks.any(|check| check.contains("forbidden") && check.contains(word))
+        };
+        (code == 503 && is_said("customresourcedefinitions") && is_said("leases"))
+            .then_some(())
+            .ok_or((code, said))
+    })
+    .await;
+    let datastore = json!({"apiGroups": ["exuvia.dev"], "resources": ["datastoremigrations"], "verbs": ["get", "list", "watch"]});
+    grant(&client, &[needed_anyway(), vec![datastore]].concat()).await;
+    operator.ready().await;
 }
 
 /// The same for a resource that no CRD defines.

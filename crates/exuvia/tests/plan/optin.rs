@@ -82,4 +82,27 @@ async fn nothing_is_advised_against_an_exclusion() {
     .await;
     let said = shown(control_plane, "mute.optin.io", &[]).await;
     assert!(said.contains("no reason is given"), "{said}");
+    let said = remarked(control_plane, "mute.optin.io", &[]).await;
+    let note =
+        format!("note: widgets.mute.optin.io: the annotation {exclude} excludes it, but gives no reason");
+    assert!(said.contains(&note), "{said}");
+}
+
+#[tokio::test]
+async fn a_group_that_matches_no_crd_is_told_of_to_machines_as_well() {
+    let control_plane = ControlPlane::shared().await;
+    installed("misspelt.optin.io", json!({})).await;
+    let args = [
+        "plan",
+        "--groups",
+        "misspelt.optin.io,mispelt.optin.io",
+        "-o",
+        "json",
+    ];
+    let output = binary::admin(control_plane, &args).await;
+    let said = binary::text(&output.stderr);
+    assert!(
+        said.contains("note: --groups mispelt.optin.io matches no CRD; did you mean misspelt.optin.io?"),
+        "{said}"
+    );
 }

@@ -48,7 +48,7 @@ async fn what_holds_a_version_is_told_with_what_a_migration_found() {
     for line in [
         "  v1alpha1 is held by",
         "    bytes: storedVersions lists it: objects may be stored at it",
-        "    references: ownerReferences of 2 objects in pods name it (when the migration ended)",
+        "    references: ownerReferences of 2 objects in pods name it (found when StorageMigration wide ended, not looked at now)",
         "  StorageMigration wide is Stalled: Failures: 5 objects were not done",
         "    not done: default/widget-0000 [invalid] size must grow",
         "    and 2 more: kubectl describe storagemigration wide",

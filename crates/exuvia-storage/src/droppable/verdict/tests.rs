@@ -46,6 +46,7 @@ impl World {
             r1: None,
             at: Timestamp::from_second(1_800_000_000).unwrap(),
             patrolled: true,
+            patrolled_at: None,
             left: Vec::new(),
         };
         Self {
@@ -137,6 +138,36 @@ fn yes_if_everything_was_looked_at_and_nothing_holds_it() {
     ] {
         assert!(looked_at.contains(&what), "{what} in {verdict}");
     }
+}
+
+#[test]
+fn bytes_a_patrol_of_an_earlier_run_is_told_with_its_own_time() {
+    let world = World::with(|world| {
+        let record = world.record.as_mut().unwrap();
+        record.patrolled_at = Some(Timestamp::from_second(1_799_999_000).unwrap());
+    });
+    let said = world.judge("v1alpha1").to_string();
+    let then = Timestamp::from_second(1_799_999_000).unwrap();
+    assert!(
+        said.contains(&format!("patrolled before that ({then})")),
+        "{said}"
+    );
+    let same = World::with(|world| {
+        let record = world.record.as_mut().unwrap();
+        record.patrolled_at = Some(record.at);
+    });
+    let said = same.judge("v1alpha1").to_string();
+    assert!(
+        said.contains("and patrolled (") && !said.contains("before"),
+        "{said}"
+    );
+}
+
+#[test]
+fn served_one_stays_and_several_stay() {
+    let world = World::with(|world| world.served_after = vec!["v1beta1".into(), "v1".into()]);
+    let said = world.judge("v1alpha1").to_string();
+    assert!(said.contains("v1beta1, v1 stay served"), "{said}");
 }
 
 #[test]

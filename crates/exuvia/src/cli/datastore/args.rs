@@ -21,22 +21,26 @@ https://github.com/exuvia-dev/exuvia/blob/main/docs/datastore-migration.md";
 #[command(after_long_help = ABOUT)]
 pub enum DatastoreCommand {
     /// Check manifests of `DatastoreMigration`s without a cluster: fields, expressions and paths, with line and column
-    #[command(after_long_help = exit_codes::DATASTORE)]
+    #[command(after_long_help = exit_codes::VALIDATE)]
     Validate(ValidateArgs),
     /// Say what a migration would move, refuse and find in conflict; nothing is written
     ///
     /// Every object is converted and tried as a dry run. While another API server answers for the target group
     /// (cutover.apiService), targets cannot be looked at; objects are then only converted.
-    #[command(after_long_help = exit_codes::DATASTORE)]
+    #[command(after_long_help = exit_codes::DATASTORE_PLAN)]
     Plan(DatastorePlanArgs),
     /// Create a `DatastoreMigration` from a manifest, if it is valid; the operator carries it out
+    ///
+    /// The rights that it needs must be bound before (`exuvia rbac -f FILE | kubectl apply -f -`). Whether something stands in
+    /// its way is not looked at: `exuvia datastore plan -f FILE` does that.
+    #[command(after_long_help = exit_codes::START)]
     Start(StartArgs),
     /// Show how far migrations are: bars by kind, how long the source is frozen, what stands in the way
     Status(DatastoreStatusArgs),
     /// Show every target that exists and differs, field by field
     ///
     /// What the fields hold is not shown, but what they are: text, number, absent. At a terminal, --show-values shows it.
-    #[command(after_long_help = exit_codes::DATASTORE)]
+    #[command(after_long_help = exit_codes::CONFLICTS)]
     Conflicts(NamedArgs),
     /// Let a migration that waits before its commit go on: clears cutover.hold
     Cutover(SteerArgs),
@@ -47,14 +51,14 @@ pub enum DatastoreCommand {
     /// Let people write to the source of a migration that was deleted with cleanup.source: `KeepFrozen`
     Thaw(SteerArgs),
     /// Read every source and every target again, and count those with and without the other
-    #[command(after_long_help = exit_codes::DATASTORE)]
+    #[command(after_long_help = exit_codes::VERIFY)]
     Verify(NamedArgs),
     /// Convert manifest files, such as those of a Git tree, with the mapping of a migration
     ///
     /// Documents of other kinds stay as they are, byte for byte. Where only names change, such as the apiVersion, so does the
     /// rest of a converted document; otherwise it is written again, and its comments are lost (which is said). If one document
     /// cannot be converted, no file is written.
-    #[command(after_long_help = exit_codes::DATASTORE)]
+    #[command(after_long_help = exit_codes::RENDER)]
     Render(RenderArgs),
 }
 
@@ -78,7 +82,7 @@ pub struct ValidateArgs {
 /// Arguments of `exuvia datastore plan`.
 #[derive(Clone, Debug, Args)]
 pub struct DatastorePlanArgs {
-    /// A migration of the cluster
+    /// A migration of the cluster; or -f FILE, for one that is not created yet
     #[arg(value_name = "NAME", required_unless_present = "filename", conflicts_with = "filename", value_parser = object_name)]
     pub name: Option<String>,
     /// The manifest of a migration: a file, or - for standard input
@@ -157,7 +161,8 @@ pub struct AbortArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub steer: SteerArgs,
-    /// Also delete a migration that has converged: nothing is undone, and the source becomes what cleanup.source says
+    /// Also delete a migration that has converged. Nothing is undone: the targets stay, and cleanup.source says what becomes of
+    /// the source (by default it stays, and nobody can create or update its objects until `exuvia datastore thaw NAME`)
     #[arg(long)]
     pub cleanup: bool,
 }

@@ -56,33 +56,36 @@ pub(super) struct Checked {
     pub(super) valid: Option<(DatastoreMigration, Mappings)>,
 }
 
-/// All `DatastoreMigration`s in these paths, and documents that cannot be read and may be some.
+/// All `DatastoreMigration`s in these paths, and documents that cannot be read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Manifest>, Vec<Fault>)> {
     existing("--filename", paths)?;
     let inputs: Vec<Input> = paths.iter().map(Input::from_argument).collect();
-    let (mut manifests, mut faults) = (Vec::new(), Vec::new());
+    let (mut manifests, mut faults, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for stream in streams(&inputs)? {
-        add(&stream, &mut manifests, &mut faults);
+        add(&stream, &mut manifests, &mut faults, &mut others);
+    }
+    if manifests.is_empty() && faults.is_empty() {
+        faults = others; // that there are none would hide why
     }
     Ok((manifests, faults))
 }
 
-fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>) {
+/// `faults` get what seems to be a migration and cannot be read, `others` get whatever else is not valid YAML.
+fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, others: &mut Vec<Fault>) {
     let Some(text) = &stream.text else {
         let problem = "this is not text in UTF-8".to_owned();
-        faults.push(unreadable(&stream.file, 1, problem));
+        faults.push(unreadable(&stream.file, Place { line: 1, column: 1 }, problem));
         return;
     };
     let kind = DatastoreMigration::kind(&()).into_owned();
     for piece in &stream.pieces {
-        if let Some((line, why)) = &piece.malformed
-            && text[piece.bytes.clone()].contains(&kind)
-        {
-            faults.push(unreadable(
-                &stream.file,
-                *line,
-                format!("this is not valid YAML: {why}"),
-            ));
+        if let Some((place, why)) = &piece.malformed {
+            let fault = unreadable(&stream.file, *place, format!("this is not valid YAML: {why}"));
+            if text[piece.bytes.clone()].contains(&kind) {
+                faults.push(fault);
+            } else {
+                others.push(fault);
+            }
         }
         let is_one = |document: &&Located| {
             let version = document.text("apiVersion").unwrap_or_default();
@@ -97,17 +100,17 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>) 
                     located: located.clone(),
                     value,
                 }),
-                Err(error) => faults.push(unreadable(&stream.file, located.first().line, error.to_string())),
+                Err(error) => faults.push(unreadable(&stream.file, located.first(), error.to_string())),
             }
         }
     }
 }
 
-fn unreadable(file: &str, line: usize, problem: String) -> Fault {
+fn unreadable(file: &str, place: Place, problem: String) -> Fault {
     Fault {
         file: file.to_owned(),
-        line,
-        column: 1,
+        line: place.line,
+        column: place.column,
         migration: String::new(),
         path: String::new(),
         problem,

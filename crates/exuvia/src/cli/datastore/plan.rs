@@ -129,7 +129,7 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
     };
     blockers.extend(missing);
     blockers.extend(found.blockers.iter().cloned());
-    blockers.dedup();
+    let blockers = each_once(blockers);
     let kinds = found.progress.types.iter().zip(&targets);
     let conflicts = found.progress.conflicts;
     Ok(Plan {
@@ -155,6 +155,17 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
     })
 }
 
+/// Several looks may find the same.
+fn each_once(blockers: Vec<Blocker>) -> Vec<Blocker> {
+    let mut once: Vec<Blocker> = Vec::new();
+    for blocker in blockers {
+        if !once.contains(&blocker) {
+            once.push(blocker);
+        }
+    }
+    once
+}
+
 impl Plan {
     fn text(&self) -> String {
         let screen = screen_width();
@@ -174,9 +185,9 @@ impl Plan {
         let mut say = |line: &str| text.push_str(&paragraph(line, screen));
         if let Some(service) = &self.hidden_by {
             say(&format!(
-                "the APIService {service} is in front of the targets: they cannot be looked at before the switch, so objects \
-                 were converted but not tried, and conflicts are not known; when the migration runs, objects are tried at clones \
-                 of the target CRDs before anything is frozen"
+                "the APIService {service} answers for the target group, so the targets cannot be seen before the switch: objects \
+                 were converted but not tried, and conflicts are not known. When the migration runs, it tries every object on \
+                 copies of the target CRDs before it freezes anything"
             ));
         }
         if self.unmoved > 0 {
@@ -213,7 +224,10 @@ impl Plan {
         say(&if self.can_start {
             format!("{name}: nothing stands in the way; nothing was written")
         } else {
-            format!("{name}: it would wait until that is resolved, with nothing frozen; nothing was written")
+            format!(
+                "{name}: if it were started now, it would wait until all of that is resolved, with nothing frozen and nothing \
+                 moved; nothing was written"
+            )
         });
         text
     }
@@ -246,5 +260,20 @@ pub(super) fn blocked(blocker: &Blocker) -> String {
     match object(&blocker.kind, &blocker.namespace, &blocker.name).as_str() {
         "" => format!("{} ({})", blocker.message, blocker.reason),
         object => format!("{object}: {} ({})", blocker.message, blocker.reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_looks_find_is_said_once() {
+        let blocker = |name: &str| Blocker {
+            name: name.to_owned(),
+            ..Blocker::default()
+        };
+        let found = vec![blocker("a"), blocker("b"), blocker("a")];
+        assert_eq!(each_once(found), [blocker("a"), blocker("b")]);
     }
 }

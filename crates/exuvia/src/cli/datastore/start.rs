@@ -20,7 +20,8 @@ pub(super) async fn run(args: &StartArgs) -> anyhow::Result<ExitCode> {
     let name = migration.name_any();
     create(&cluster, &migration).await?;
     say(&given.in_commands(&format!(
-        "{name} is created; `exuvia datastore status {name} --watch` shows how far it is, `exuvia datastore abort {name}` undoes it\n"
+        "{name} is created; if something stands in its way, it waits with nothing frozen; `exuvia datastore status {name} --watch` \
+         shows how far it is and what it waits for, `exuvia datastore abort {name}` undoes it\n"
     )))?;
     if args.watch {
         return watch::one(&cluster, &given, &name, args.interval).await;

@@ -80,12 +80,10 @@ impl Advice {
     fn on_clean(definition: &Definition, record: Option<&Record>) -> Self {
         let name = &definition.name;
         if definition.versions.len() == 1 && record.is_none() {
-            return Self::nothing("only one version");
+            return Self::nothing("only one version: nothing to drop");
         }
         let old = droppable(definition, &Owners::default());
-        let ask = old
-            .first()
-            .map(|version| format!("exuvia storage droppable {name} {version}"));
+        let ask = (!old.is_empty()).then(|| format!("exuvia storage droppable {name} {}", old.join(" ")));
         match record {
             Some(record) if record.patrolled => Self {
                 command: ask,
@@ -99,7 +97,7 @@ impl Advice {
                 format!("{} --patrol", migrate(definition)),
             ),
             None => Self::new(
-                "storedVersions is clean, not proven",
+                "storedVersions is clean, but no sweep has proven it",
                 match ask {
                     Some(ask) => format!("{ask} --prove"),
                     None => format!("{} --verify full", migrate(definition)),
@@ -270,6 +268,7 @@ mod tests {
             r1: None,
             at: MIGRATED.parse().unwrap(),
             patrolled: true,
+            patrolled_at: None,
             left: vec!["v1alpha1".into()],
         }
     }
@@ -365,6 +364,19 @@ mod tests {
         assert_eq!(
             advice.command.as_deref(),
             Some("exuvia storage droppable widgets.example.com v1alpha1")
+        );
+    }
+
+    #[test]
+    fn all_old_versions_are_asked_about_at_once() {
+        let crd = definition(&["v1"], |crd| {
+            let beta = json!({"name": "v1beta1", "served": true, "storage": false});
+            crd["spec"]["versions"].as_array_mut().unwrap().push(beta);
+        });
+        let advice = Advice::on(&crd, Some(&record()), None);
+        assert_eq!(
+            advice.command.as_deref(),
+            Some("exuvia storage droppable widgets.example.com v1alpha1 v1beta1")
         );
     }
 

@@ -1,6 +1,6 @@
 //! What holds old versions of a CRD: as seen now, as on record, and as its `StorageMigration` tells.
 
-use exuvia_api::{Phase, StorageMigration, condition};
+use exuvia_api::{Phase, StorageMigration, condition, reason};
 use exuvia_storage::counted;
 use exuvia_storage::definition::Definition;
 use exuvia_storage::droppable::{Holds, older};
@@ -38,6 +38,9 @@ pub(super) struct ToldByMigration {
     /// Why it does not go on, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stalled: Option<String>,
+    /// Another one of the same CRD does the work.
+    #[serde(skip)]
+    is_duplicate: bool,
     /// How many objects it did not do.
     pub(super) failed: u64,
     /// The first of them: object, class of error, what the server said.
@@ -54,8 +57,9 @@ impl ToldByMigration {
         let stalled = status
             .conditions
             .iter()
-            .find(|found| found.type_ == condition::STALLED && found.status == "True")
-            .map(|found| format!("{}: {}", found.reason, found.message));
+            .find(|found| found.type_ == condition::STALLED && found.status == "True");
+        let is_duplicate = stalled.is_some_and(|found| found.reason == reason::DUPLICATE);
+        let stalled = stalled.map(|found| format!("{}: {}", found.reason, found.message));
         let failures = status.failures.unwrap_or_default();
         let only_it = [Holds::References, Holds::Usage, Holds::Served];
         let blockers = status.blockers.into_iter().filter_map(|blocker| {
@@ -63,7 +67,11 @@ impl ToldByMigration {
             Some(Blocker {
                 version: blocker.version,
                 holds: holds.as_str(),
-                message: format!("{} (when the migration ended)", blocker.message),
+                message: format!(
+                    "{} (found when StorageMigration {} ended, not looked at now)",
+                    blocker.message,
+                    migration.name_any()
+                ),
                 objects: blocker.objects.and_then(|objects| objects.try_into().ok()),
             })
         });
@@ -71,6 +79,7 @@ impl ToldByMigration {
             name: migration.name_any(),
             phase: status.phase.unwrap_or_default(),
             stalled,
+            is_duplicate,
             failed: failures.count.try_into().unwrap_or_default(),
             failures: failures
                 .first
@@ -79,6 +88,14 @@ impl ToldByMigration {
                 .collect(),
             blockers: blockers.collect(),
         }
+    }
+
+    /// What all `StorageMigration`s of one CRD say: the one that does the work comes first, then its duplicates.
+    pub(super) fn of_crd(name: &str, all: &[(String, Self)]) -> Vec<Self> {
+        let ours = all.iter().filter(|(resource, _)| resource == name);
+        let mut ours: Vec<Self> = ours.map(|(_, told)| told.clone()).collect();
+        ours.sort_by_key(|told| told.is_duplicate); // stable
+        ours
     }
 
     /// For people, below the CRD's row; nothing where all is well.
@@ -220,4 +237,30 @@ pub(super) fn lines(blockers: &[Blocker]) -> Vec<(usize, String)> {
         ));
     }
     lines
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_duplicate_does_not_hide_the_migration_that_does_the_work() {
+        let migration = |name: &str, reason: &str| {
+            let migration: StorageMigration = serde_json::from_value(json!({
+                "metadata": {"name": name}, "spec": {"resource": "widgets.example.com"},
+                "status": {"phase": "Stalled", "conditions": [{"type": "Stalled", "status": "True", "reason": reason,
+                           "message": "why", "lastTransitionTime": "2026-11-16T12:00:00Z"}]},
+            }))
+            .unwrap();
+            (migration.spec.resource.clone(), ToldByMigration::read(&migration))
+        };
+        let all = [migration("a-copy", "Duplicate"), migration("real", "Failures")];
+        let told = ToldByMigration::of_crd("widgets.example.com", &all);
+        let names: Vec<&str> = told.iter().map(|told| told.name.as_str()).collect();
+        assert_eq!(names, ["real", "a-copy"], "the duplicate is told of, too");
+        assert_eq!(ToldByMigration::of_crd("gadgets.example.com", &all), []);
+    }
 }

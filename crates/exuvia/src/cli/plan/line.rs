@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
-use exuvia_storage::{MissingRule, OptIn, Owner, exclusion, redact_uncut};
+use exuvia_storage::{EXCLUDE_ANNOTATION, MissingRule, OptIn, Owner, exclusion, redact_uncut};
 use exuvia_sweep::Sweep;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -61,6 +61,9 @@ pub(super) struct Line {
     /// What the operator's migration of it says, if it was asked for and there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     migration: Option<ToldByMigration>,
+    /// What others of the same CRD say, which are duplicates as a rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_migrations: Vec<ToldByMigration>,
 }
 
 /// How long an API server may take to count the objects of one CRD. It answers within a second, unless it waits for a
@@ -97,13 +100,15 @@ pub(super) struct Shown {
 
 impl Line {
     /// Looks at one CRD. A CRD whose objects cannot be listed has a line like any other. With `look`, the metadata of
-    /// all objects is looked at; `migration` is what is known of it otherwise.
+    /// all objects is looked at; `migrations` are what is known of it otherwise, first the one that does the work.
     pub(super) async fn read(
         client: &Client,
         crd: &CustomResourceDefinition,
         look: bool,
-        migration: Option<ToldByMigration>,
+        migrations: Vec<ToldByMigration>,
     ) -> Self {
+        let mut migrations = migrations.into_iter();
+        let migration = migrations.next();
         let definition = &Definition::read(crd);
         let record = Record::read(crd);
         let mut objects = None;
@@ -146,6 +151,7 @@ impl Line {
             blockers: seen.as_ref().map(held),
             owners: seen.map(|seen| seen.owners.by_version),
             migration,
+            other_migrations: migrations.collect(),
             proven: record.map(|record| Record {
                 at: seconds(record.at),
                 ..record
@@ -170,7 +176,12 @@ impl Line {
         let OptIn { label, .. } = opt_in;
         self.opted_in = Some(opt_in.includes(definition));
         self.excluded = exclusion(definition).map(str::to_owned);
+        let reason = definition.annotations.get(EXCLUDE_ANNOTATION);
         self.note = match definition.labels.get(&label.key) {
+            _ if reason.is_some_and(|reason| reason.trim().is_empty()) => Some(format!(
+                "the annotation {EXCLUDE_ANNOTATION} excludes it, but gives no reason: write the reason as its value, or remove \
+                 the annotation"
+            )),
             Some(value) if *value != label.value => Some(format!(
                 "the label {}={value} does not opt in: its value must be {:?}",
                 label.key, label.value
@@ -235,7 +246,8 @@ impl Line {
         let mut below = Vec::new();
         if shown.blockers {
             below.extend(self.blockers.iter().flat_map(|held| blockers::lines(held)));
-            below.extend(self.migration.iter().flat_map(ToldByMigration::lines));
+            let told = self.migration.iter().chain(&self.other_migrations);
+            below.extend(told.flat_map(ToldByMigration::lines));
         }
         Row {
             cells: self.cells(shown),

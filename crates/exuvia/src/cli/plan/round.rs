@@ -1,9 +1,10 @@
 //! One look at all clusters that were asked for: a line per CRD, and notes.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{OptIn, counted, is_in_groups};
+use exuvia_storage::{OptIn, counted, is_in_groups, nearest};
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -46,6 +47,8 @@ pub(super) enum Entry {
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
     pub(super) notes: Vec<String>,
+    /// The groups of all CRDs that were seen.
+    pub(super) groups: BTreeSet<String>,
 }
 
 impl Round {
@@ -59,6 +62,7 @@ impl Round {
         let looks = targets.iter().map(|target| target.look(args, progress));
         let found = futures::future::join_all(looks).await;
         let mut round = Self::default();
+        let mut looked = false;
         for (target, found) in targets.iter().zip(found) {
             let context = target.context.clone();
             let found = match found {
@@ -71,6 +75,8 @@ impl Round {
                 Err(error) => return Err(error),
             };
             round.notes.extend(found.notes);
+            round.groups.extend(found.groups);
+            looked = true;
             if let (true, true, Some(context)) = (found.entries.is_empty(), args.several(), context) {
                 let why = no_crds(&args.opt_in.groups);
                 round.entries.push(Entry::Empty { context, why });
@@ -81,6 +87,10 @@ impl Round {
                     Entry::Crd(line) => Entry::Crd(Box::new(line.on(&target.args))),
                     other => other,
                 }));
+        }
+        if looked {
+            let note = note_on_groups(&args.opt_in.groups, &round.groups);
+            round.notes.extend(note);
         }
         Ok(round)
     }
@@ -202,6 +212,10 @@ impl Target {
         Ok(Round {
             entries: lines.into_iter().map(|line| Entry::Crd(Box::new(line))).collect(),
             notes,
+            groups: definitions
+                .into_iter()
+                .map(|definition| definition.group)
+                .collect(),
         })
     }
 }
@@ -232,6 +246,30 @@ fn left_out(definitions: &[Definition], opt_in: &OptIn) -> Option<String> {
     })
 }
 
+/// Groups of `--groups` that no CRD is in.
+fn unmatched(groups: &[String], known: &BTreeSet<String>) -> BTreeSet<String> {
+    let is_unmatched = |group: &&String| {
+        let only = std::slice::from_ref(*group);
+        !known.iter().any(|known| is_in_groups(known, only))
+    };
+    groups.iter().filter(is_unmatched).cloned().collect()
+}
+
+/// A group that no CRD of any cluster is in is a slip, which would pass unseen beside one that matches.
+pub(in crate::cli) fn note_on_groups(groups: &[String], known: &BTreeSet<String>) -> Option<String> {
+    let unmatched: Vec<String> = unmatched(groups, known).into_iter().collect();
+    let near = unmatched
+        .iter()
+        .flat_map(|group| nearest(group, known.iter().map(String::as_str)));
+    let near: BTreeSet<&str> = near.collect();
+    let meant = match near.into_iter().collect::<Vec<_>>().as_slice() {
+        [] => String::new(),
+        near => format!("; did you mean {}?", near.join(" or ")),
+    };
+    let groups = unmatched.join(",");
+    (!unmatched.is_empty()).then(|| format!("--groups {groups} matches no CRD{meant}"))
+}
+
 /// The rights that are missing to list objects, of all CRDs at once.
 pub(super) fn notes_on_rights(lines: &[Line]) -> Option<String> {
     let missing = lines.iter().filter_map(|line| line.missing_rule.as_ref());
@@ -251,4 +289,29 @@ fn some(names: &[&str]) -> String {
         shown.push(format!("and {} more", names.len() - NAMED));
     }
     shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_matches_nothing_is_named_beside_one_that_does() {
+        let known: BTreeSet<String> = ["a.example.com", "other.io"].map(str::to_owned).into();
+        let note = |groups: &[&str]| {
+            let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            note_on_groups(&groups, &known)
+        };
+        for fine in [&[][..], &["example.com"], &["other.io", "a.example.com"]] {
+            assert_eq!(note(fine), None);
+        }
+        assert_eq!(
+            note(&["other.io", "exmple.com"]).as_deref(),
+            Some("--groups exmple.com matches no CRD")
+        );
+        assert_eq!(
+            note(&["othr.io"]).as_deref(),
+            Some("--groups othr.io matches no CRD; did you mean other.io?")
+        );
+    }
 }

@@ -202,7 +202,7 @@ mod tests {
     fn round(entries: Vec<Entry>) -> Round {
         Round {
             entries,
-            notes: Vec::new(),
+            ..Round::default()
         }
     }
 

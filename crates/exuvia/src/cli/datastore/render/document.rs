@@ -2,7 +2,7 @@
 
 use exuvia_api::DatastoreMigrationSpec;
 use exuvia_datastore::mapping::Mappings;
-use exuvia_lint::StreamPiece;
+use exuvia_lint::{Place, StreamPiece};
 use serde_json::Value;
 
 use super::text::{self, Rewritten};
@@ -33,14 +33,15 @@ impl<'a> Converter<'a> {
         stream: &str,
     ) -> Result<Option<ConvertedPiece>, String> {
         let before = &stream[piece.bytes.clone()];
-        if let Some((line, why)) = &piece.malformed {
+        if let Some((place, why)) = &piece.malformed {
+            let Place { line, column } = place;
             return match self.mentions_source(before) {
                 false => Ok(None),
                 true if before.contains("{{") => Err(format!(
-                    "this is a template ({{{{ … }}}}) that seems to hold a moved kind: change it by hand (line {line})"
+                    "this is a template ({{{{ … }}}}) that seems to hold a moved kind: change it by hand (line {line}, column {column})"
                 )),
                 true => Err(format!(
-                    "this is not valid YAML, and seems to hold a moved kind: line {line}: {why}"
+                    "this is not valid YAML, and seems to hold a moved kind: line {line}, column {column}: {why}"
                 )),
             };
         }
