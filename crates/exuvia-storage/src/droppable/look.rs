@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exuvia_sweep::Sweep;
+use exuvia_sweep::api_service::Hidden;
 use exuvia_write::{Redacted, RetryPolicy, brief, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
@@ -151,6 +152,14 @@ pub async fn look(
             fresh.insert(&definition.name, read_again(client, &question.crd).await);
         }
     }
+    let mut hidden: BTreeMap<&str, Result<Vec<Hidden>, Redacted>> = BTreeMap::new();
+    for definition in &definitions {
+        if !hidden.contains_key(definition.name.as_str()) {
+            let among = Hidden::among(client, &definition.group, definition.served()).await;
+            let among = among.map_err(|error| Redacted::from_server(&brief(&error)));
+            hidden.insert(&definition.name, among);
+        }
+    }
     let mut verdicts = Vec::new();
     for (question, definition) in questions.iter().zip(&definitions) {
         let (crd, unproven) = match fresh.get(definition.name.as_str()) {
@@ -172,6 +181,11 @@ pub async fn look(
             migrations: match &migrations {
                 Ok(migrations) => Looked::At(migrations),
                 Err(why) => Looked::Failed(why),
+            },
+            hidden: match hidden.get(definition.name.as_str()) {
+                Some(Ok(hidden)) => Looked::At(hidden),
+                Some(Err(why)) => Looked::Failed(why),
+                None => Looked::No,
             },
             served_after: &question.served_after(definition),
             audience: look.audience,
