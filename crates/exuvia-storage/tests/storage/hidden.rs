@@ -1,16 +1,18 @@
 //! An `APIService` with a backend in front of the CRD: what that server shows says nothing about what the CRD stores.
 
 use exuvia_runtime::machine::Machine;
-use exuvia_storage::protocol::{Hold, NextStep, Step};
-use exuvia_storage::{End, Options};
+use exuvia_storage::droppable::{Holds, Look, Question, look};
+use exuvia_storage::protocol::{Hold, Next, NextStep, Step};
+use exuvia_storage::{End, Engine, Options};
 use exuvia_testenv::aggregated::Aggregated;
 use exuvia_testenv::{Widgets, until};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::{Bench, step};
+use crate::Bench;
 
 /// A server that answers for one version of the bench's group with the objects of another CRD, of which there are none.
 async fn backend(bench: &Bench, version: &str) -> Aggregated {
@@ -46,6 +48,21 @@ async fn show(bench: &Bench, backend: &Aggregated) {
         is_local && !backend.answers(&bench.client).await.unwrap_or(true)
     })
     .await;
+}
+
+/// Does one step after the other, up to this one.
+async fn up_to(engine: &mut Engine, is_it: impl Fn(&Next) -> bool) -> Next {
+    loop {
+        let next = engine.next().await.unwrap();
+        if is_it(&next) {
+            return next;
+        }
+        match next {
+            NextStep::Do(step) => assert_eq!(engine.carry_out(step).await.unwrap(), None),
+            NextStep::Wait(time) => tokio::time::sleep(time).await,
+            other => panic!("it does not go on: {other:?}"),
+        }
+    }
 }
 
 /// A backend without the CRD's objects looks like a CRD without objects.
@@ -85,11 +102,9 @@ async fn a_backend_that_comes_before_the_trim_voids_what_was_swept() {
     let bench = Bench::flipped("hiding", 3).await;
     let backend = backend(&bench, "v1").await;
     let mut engine = bench.engine(bench.options());
-    let trim = loop {
-        match engine.next().await.unwrap() {
-            NextStep::Do(trim @ Step::Trim(_)) => break trim,
-            _ => step(&mut engine).await,
-        }
+    let trim = up_to(&mut engine, |next| matches!(next, NextStep::Do(Step::Trim(_)))).await;
+    let NextStep::Do(trim) = trim else {
+        unreachable!("that was waited for")
     };
     hide(&bench, &backend).await;
     let held = engine.carry_out(trim).await.unwrap();
@@ -131,9 +146,7 @@ async fn behind_a_backend_no_patrol_is_done() {
         ..bench.options()
     };
     let mut engine = bench.engine(options.clone());
-    while !matches!(engine.next().await.unwrap(), NextStep::Do(Step::Patrol)) {
-        step(&mut engine).await;
-    }
+    up_to(&mut engine, |next| *next == NextStep::Do(Step::Patrol)).await;
     hide(&bench, &backend).await;
     let held = engine.carry_out(Step::Patrol).await.unwrap();
     assert!(matches!(held, Some(Hold::Blocked(_))), "{held:?}");
@@ -141,10 +154,37 @@ async fn behind_a_backend_no_patrol_is_done() {
 
     show(&bench, &backend).await;
     engine.retry(&held.unwrap());
-    while engine.next().await.unwrap() != NextStep::Done {
-        step(&mut engine).await;
-    }
+    up_to(&mut engine, |next| *next == NextStep::Done).await;
     assert!(engine.pass().unwrap().patrolled);
+}
+
+/// What was proven before says nothing about what is asked through another server now.
+#[tokio::test]
+async fn behind_a_backend_it_is_not_known_whether_a_version_may_be_dropped() {
+    let bench = Bench::flipped("undropped", 1).await;
+    let backend = backend(&bench, "v1").await;
+    let options = Options {
+        patrol: true,
+        ..bench.options()
+    };
+    assert_eq!(bench.engine(options).run().await.unwrap().end, End::Migrated);
+    let unknown = async || {
+        let crds: Api<CustomResourceDefinition> = Api::all(bench.client.clone());
+        let crd = crds.get(&bench.widgets.crd_name()).await.unwrap();
+        let question = Question::new(crd, vec!["v1alpha1".into()]);
+        let verdict = look(&bench.client, &[question], &Look::default(), &|_| {})
+            .await
+            .remove(0);
+        let of_bytes = verdict
+            .unknown
+            .into_iter()
+            .find(|unknown| unknown.what == Holds::Bytes);
+        of_bytes.map(|unknown| unknown.to_string())
+    };
+    assert_eq!(unknown().await, None);
+    hide(&bench, &backend).await;
+    let said = unknown().await.unwrap();
+    assert!(said.contains("APIService v1.undropped.example.com"), "{said}");
 }
 
 /// It may not be told whether there is a backend: that is said, with the rule.
