@@ -56,8 +56,8 @@ impl ApiService {
         let name = format!("{version}.{group}");
         match RetryPolicy::default().read(|| api.get(&name)).await {
             Ok(found) => Ok(Self::from_object(Some(found))),
-            // The API server makes it a moment after the CRD, and again if somebody deletes it (PITFALLS D2). As long as there
-            // is none, the request is not handed over to anybody.
+            // The API server makes it a moment after the CRD, and again if somebody deletes it (PITFALLS D2). Until then no
+            // request is handed over to anybody.
             Err(error) if ErrorClass::of(&error) == ErrorClass::Gone => Ok(Self::Absent),
             Err(error) => Err(error),
         }
