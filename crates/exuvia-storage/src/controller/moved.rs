@@ -36,30 +36,28 @@ impl StorageController {
 
 /// Why objects of this kind have to wait for this `DatastoreMigration`, in words; `None`: they do not.
 fn waits_for(item: &Item, group: &str, kind: &str) -> Option<Redacted> {
-    match item.read::<DatastoreMigration>() {
-        Ok(migration) => is_moving(&migration, group, kind).then(|| {
+    if let Ok(migration) = item.read::<DatastoreMigration>() {
+        return is_moving(&migration, group, kind).then(|| {
             redacted!(
                 "DatastoreMigration {} moves these objects; the storage migration goes on when that has come to its end",
                 Name(&migration.name_any())
             )
-        }),
-        // Another version of the CRD may be installed. What it is about cannot be told, whether it has come to its end can.
-        Err(_) => {
-            let raw: Value = item.read().unwrap_or_default();
-            let is_at_rest = matches!(
-                raw["status"]["phase"].as_str(),
-                None | Some("Pending" | "Complete" | "Failed")
-            );
-            let name = raw["metadata"]["name"].as_str().unwrap_or_default();
-            (!is_at_rest).then(|| {
-                redacted!(
-                    "DatastoreMigration {} cannot be read by this version of the operator, and may move these objects; the \
-                     storage migration goes on when that has come to its end, or when both are of one version",
-                    Name(name)
-                )
-            })
-        }
+        });
     }
+    // Another version of the CRD may be installed. What it is about cannot be told, whether it has come to its end can.
+    let raw: Value = item.read().unwrap_or_default();
+    let is_at_rest = matches!(
+        raw["status"]["phase"].as_str(),
+        None | Some("Pending" | "Complete" | "Failed")
+    );
+    let name = raw["metadata"]["name"].as_str().unwrap_or_default();
+    (!is_at_rest).then(|| {
+        redacted!(
+            "DatastoreMigration {} cannot be read by this version of the operator, and may move these objects; the storage \
+             migration goes on when that has come to its end, or when both are of one version",
+            Name(name)
+        )
+    })
 }
 
 /// Whether it works on objects of this kind now: as its source, or as its target.

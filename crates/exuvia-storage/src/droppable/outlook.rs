@@ -156,6 +156,7 @@ mod tests {
 
     #[test]
     fn all_that_may_be_dropped_leave_something_served() {
+        use Answer::{No, NotKnown, Yes};
         let answers = |served: &[&str], said: [Answer; 2]| {
             let verdict = |(version, answer): (&str, Answer)| Verdict {
                 crd: "widgets.example.com".into(),
@@ -173,7 +174,6 @@ mod tests {
                 .map(|verdict| verdict.answer)
                 .collect::<Vec<_>>()
         };
-        use Answer::{No, NotKnown, Yes};
         let unserved_storage = &["v1alpha1", "v1beta1"];
         assert_eq!(
             answers(unserved_storage, [Yes, Yes]),
