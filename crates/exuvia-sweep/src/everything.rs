@@ -111,13 +111,13 @@ pub async fn look_at_everything<V: Visitor>(
     progress: &(dyn Fn(Extent) + Send + Sync),
     visitor: &V,
 ) -> Result<Looked, kube::Error> {
-    let crds = Crds::read(client).await;
+    let crds = Box::pin(Crds::read(client)).await;
     let Catalog {
         mut resources,
         unlistable,
         mut unseen,
     } = Catalog::read(client, avoid).await?;
-    let mut concealed = crds.concealed(client, &mut resources).await;
+    let mut concealed = Box::pin(crds.concealed(client, &mut resources)).await;
     let walk = Walk {
         client,
         visitor,
