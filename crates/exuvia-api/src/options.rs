@@ -44,6 +44,8 @@ pub mod defaults {
     pub const CONCURRENT_MIGRATIONS: u16 = 2;
     /// The longest pause between two tries of a stalled migration.
     pub const MAX_BACKOFF: &str = "5m";
+    /// `--look-again`.
+    pub const LOOK_AGAIN: &str = "1h";
     /// How long the operator's Lease is valid after a renewal.
     pub const LEASE_DURATION: &str = "15s";
     /// Where the operator serves metrics and health.

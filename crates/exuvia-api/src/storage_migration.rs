@@ -151,11 +151,15 @@ pub struct StorageMigrationStatus {
     /// The CRD's storedVersions before and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_versions: Option<StoredVersions>,
-    /// Versions older than the storage version, each of which may be dropped: when the pass ended, everything that can hold a
-    /// version was looked at, and nothing holds these. A version in neither droppableVersions nor
+    /// Versions older than the storage version that may be dropped, all of them together: at `lookedAt` everything that can
+    /// hold a version was looked at, and nothing held these. A version in neither droppableVersions nor
     /// blockers is not older than the storage version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub droppable_versions: Option<Vec<String>>,
+    /// When `droppableVersions` and `blockers` were last looked at. The operator looks again every hour, unless it is told
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<Time>,
     /// What holds the other old versions, and what could not be seen of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blockers: Vec<VersionBlocker>,

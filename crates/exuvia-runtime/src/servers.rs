@@ -39,13 +39,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exuvia_write::{Redacted, brief};
-use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 
 pub use address::{api_server, url_without_password};
 use address::{listed, name_of};
-use identity::Identity;
+use identity::{Identity, Renewals};
 pub use identity::{metrics, process_start};
 
 /// How long a server may take to answer a question before it counts as not answering.
@@ -79,6 +78,8 @@ struct Known {
     silent: BTreeMap<String, Instant>,
     roll_call: Option<(Instant, Arc<RollCall>)>,
     starts: BTreeMap<String, (Instant, Option<String>)>,
+    /// What the identity Leases have shown.
+    renewals: Renewals,
 }
 
 /// What the API servers said to one question.
@@ -239,28 +240,17 @@ impl ApiServers {
     }
 
     /// Whether servers that were not asked themselves have been awake since then: nobody knows what a sleeping one does when
-    /// it wakes. Both times are by the server's clock, see [`ServerClock`](crate::ServerClock).
-    pub async fn awake(
-        &self,
-        client: &Client,
-        since: Timestamp,
-        now: Timestamp,
-    ) -> Result<Awake, kube::Error> {
+    /// it wakes. That takes two looks after that moment: only a Lease that changes says so, whatever time is in it.
+    pub async fn awake(&self, client: &Client, since: Instant) -> Result<Awake, kube::Error> {
         let roll_call = self.roll_call(client).await?;
         if roll_call.why_not_all.is_none() || !self.0.ignored.is_empty() {
             return Ok(Awake::NoMatter);
         }
-        let mut silent = roll_call
-            .identities
-            .iter()
-            .filter(|identity| !identity.renewed_since(since))
-            .peekable();
-        if silent.peek().is_none() {
-            return Ok(Awake::All);
-        }
-        Ok(Awake::Not(
-            silent.filter_map(|identity| identity.asleep(now)).collect(),
-        ))
+        let known = self.0.known.lock().await;
+        Ok(match known.renewals.silent_since(&roll_call.identities, since) {
+            (0, _) => Awake::All,
+            (_, asleep) => Awake::Not(asleep),
+        })
     }
 
     /// One server's answer, unless it was silent a moment ago.
@@ -290,7 +280,11 @@ impl ApiServers {
             return Ok(roll_call.clone());
         }
         let servers = self.enlist(&mut known, listed(client).await?)?;
+        let asked_at = Instant::now();
         let identities = identity::leases(client).await?;
+        known
+            .renewals
+            .see(identities.as_deref().unwrap_or_default(), asked_at);
         let leases = identities.as_ref().map(Vec::len);
         let mut starts = Vec::new();
         if servers.len() > 1 && leases == Some(servers.len()) {

@@ -1,6 +1,7 @@
 //! Before anything is written: does everybody answer? What else may stand in the way has a name here, too.
 
 use exuvia_sweep::Control;
+use exuvia_sweep::api_service::Hidden;
 use exuvia_write::{ErrorClass, Redacted, Writer};
 use kube::Client;
 use kube::api::ObjectMeta;
@@ -43,6 +44,13 @@ pub enum Obstacle {
     },
     /// No version is served: nothing can be asked for.
     NothingServed,
+    /// Another server answers for versions that are served: what it shows says nothing about what the CRD stores.
+    Hidden(Vec<Hidden>),
+    /// Whether that is so cannot be found out.
+    MayBeHidden {
+        /// What the server said.
+        message: Redacted,
+    },
 }
 
 impl std::fmt::Display for Obstacle {
@@ -70,6 +78,11 @@ impl std::fmt::Display for Obstacle {
             Self::NothingServed => {
                 f.write_str("no version is served, so no object can be asked for: serve one")
             }
+            Self::Hidden(hidden) => write!(f, "{}", answered_by_others(hidden)),
+            Self::MayBeHidden { message } => write!(
+                f,
+                "it is not known whether the CRD itself answers, since its APIServices cannot be read: {message}"
+            ),
         }
     }
 }
@@ -80,6 +93,35 @@ impl Obstacle {
         Self::Forbidden {
             message: Redacted::from_server(message),
             missing: MissingRule::named_in(message),
+        }
+    }
+}
+
+/// What to say of a CRD that does not answer for all of its versions itself, and what to do about it.
+pub(crate) fn answered_by_others(hidden: &[Hidden]) -> String {
+    let each: Vec<String> = hidden.iter().map(ToString::to_string).collect();
+    let names: Vec<String> = hidden.iter().map(Hidden::api_service).collect();
+    format!(
+        "{}; what is stored cannot be seen through another server: delete the APIService {} until the migration is done, or \
+         set `served: false` for that version in the CRD",
+        each.join(", "),
+        names.join(", ")
+    )
+}
+
+/// Whether the CRD itself answers for each of its versions that are served; why not, if it does not.
+pub(crate) async fn hidden(client: &Client, definition: &Definition) -> Option<Obstacle> {
+    match Hidden::among(client, &definition.group, definition.served()).await {
+        Ok(hidden) if hidden.is_empty() => None,
+        Ok(hidden) => Some(Obstacle::Hidden(hidden)),
+        Err(error) => {
+            let text = exuvia_write::brief(&error);
+            Some(match MissingRule::named_in(&text) {
+                Some(_) => Obstacle::forbidden(&text),
+                None => Obstacle::MayBeHidden {
+                    message: Redacted::from_server(&text),
+                },
+            })
         }
     }
 }

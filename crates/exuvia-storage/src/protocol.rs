@@ -248,6 +248,8 @@ pub fn resume(hold: &Hold, pass: &Pass) -> Pass {
     let pass = pass.clone();
     match hold {
         Hold::Gone | Hold::Suspended => pass,
+        // After the trim the patrol could not be done: it is due again by itself.
+        Hold::Blocked(_) if pass.trimmed => pass,
         Hold::Blocked(_) => Pass {
             preflight: None,
             ..pass

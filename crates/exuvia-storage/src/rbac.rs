@@ -141,6 +141,12 @@ fn always() -> Vec<Rule> {
             ["storagemigrations/status"],
             &["patch"],
         ),
+        Rule::new(
+            "See that a CRD itself answers for its versions, and not the backend of an APIService.",
+            "apiregistration.k8s.io",
+            ["apiservices"],
+            &["get"],
+        ),
         Rule::path(
             "Tell API servers apart, and see open watches at old versions.",
             "/metrics",

@@ -11,6 +11,7 @@ use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 
 use crate::catalog::{Avoid, BETWEEN_SEARCHES, Catalog, MAX_SEARCHES, Unseen, is_not_found};
+use crate::concealed::Crds;
 use crate::{Error, Sweep, SweepReport, Verdict};
 
 /// Resources that are swept at once. Pages of metadata are cheap for the server, but some resources have many.
@@ -76,6 +77,8 @@ pub struct Looked {
     pub extent: Extent,
     /// What was not, by name. Its objects are not known, which is not the same as that it has none.
     pub unseen: Vec<Unseen>,
+    /// CRDs whose objects no list shows, although there may be some: no version is served, or another server answers.
+    pub concealed: Vec<Unseen>,
     /// Resources whose objects can be read and written by name, but not listed, by anyone. The garbage collector never
     /// deletes one of these objects.
     pub unlistable: Vec<String>,
@@ -108,11 +111,13 @@ pub async fn look_at_everything<V: Visitor>(
     progress: &(dyn Fn(Extent) + Send + Sync),
     visitor: &V,
 ) -> Result<Looked, kube::Error> {
+    let crds = Box::pin(Crds::read(client)).await;
     let Catalog {
-        resources,
+        mut resources,
         unlistable,
         mut unseen,
     } = Catalog::read(client, avoid).await?;
+    let mut concealed = Box::pin(crds.concealed(client, &mut resources)).await;
     let walk = Walk {
         client,
         visitor,
@@ -126,9 +131,12 @@ pub async fn look_at_everything<V: Visitor>(
     let ended: Vec<Result<(), Unseen>> = sweeps.buffer_unordered(AT_ONCE).collect().await;
     unseen.extend(ended.into_iter().filter_map(Result::err));
     unseen.sort_by(|a, b| a.what.cmp(&b.what));
+    concealed.retain(|one| unseen.iter().all(|unseen| unseen.what != one.what));
+    concealed.sort_by(|a, b| a.what.cmp(&b.what));
     Ok(Looked {
         extent: walk.extent(),
         unseen,
+        concealed,
         unlistable: unlistable.iter().map(name).collect(),
     })
 }

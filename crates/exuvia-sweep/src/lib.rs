@@ -1,7 +1,8 @@
 //! Walks every object of a resource in bounded memory, with as many workers as the server can take.
 //!
 //! [`Pages`] is the pager: it lists, and everything that lists in pages uses it. [`Sweep`] gives each object of those pages
-//! to a worker of its caller, metadata or whole. [`everything`] does so with every resource that [`catalog`] knows of. Lists are always consistent, never `resourceVersion=0`. Progress is a
+//! to a worker of its caller, metadata or whole. [`everything`] does so with every resource that [`catalog`] knows of; [`api_service`] says who
+//! answers for them. Lists are always consistent, never `resourceVersion=0`. Progress is a
 //! [`watch`](tokio::sync::watch) channel that a progress bar, a status and metrics can read at the same time:
 //!
 //! ```no_run
@@ -26,7 +27,9 @@
 //! # }
 //! ```
 
+pub mod api_service;
 pub mod catalog;
+mod concealed;
 mod control;
 mod cursor;
 mod error;

@@ -303,6 +303,7 @@ async fn one_that_stalls_hides_nothing_of_the_others_and_a_dry_run_foretells_it(
     // May do everything but trim the second CRD.
     let rules = json!([
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apiregistration.k8s.io"], "resources": ["apiservices"], "verbs": ["get"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions/status"], "verbs": ["patch"],
          "resourceNames": [fine]},
         {"apiGroups": ["fine.example.com", "held.example.com"], "resources": ["widgets"], "verbs": ["list", "patch"]},

@@ -44,6 +44,7 @@ pub(super) fn entries() -> anyhow::Result<Vec<Entry>> {
                     "The operator reads only metadata, but anyone with its token can read the Secrets. `exuvia storage \
                      droppable` answers the same question with your own rights",
                 ),
+            flags.value("lookAgain", "look-again", duration())?,
             Entry::Section("How (each migration can override some of it in its spec)"),
             flags.value("settle", "settle", duration())?,
             flags.value("apiServers", "apiserver", list(&matching(limits::API_SERVER_PATTERN)))?,

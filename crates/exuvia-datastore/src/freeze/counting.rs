@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use exuvia_runtime::ServerClock;
 use exuvia_runtime::servers::Awake;
 use exuvia_write::Redacted;
-use k8s_openapi::jiff::SignedDuration;
 use kube::api::{DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 
@@ -204,11 +202,7 @@ impl Freeze {
 
     /// Whether servers that cannot be asked have been awake since all others deny.
     async fn unasked(&self, since: Instant) -> Result<Unasked, Error> {
-        let mut clock = ServerClock::default();
-        clock.ask(&self.client).await;
-        let ago = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::ZERO);
-        let now = clock.now();
-        let awake = self.servers.awake(&self.client, now - ago, now).await;
+        let awake = self.servers.awake(&self.client, since).await;
         Ok(match awake.map_err(Error::read("the identity Leases"))? {
             Awake::NoMatter | Awake::All => Unasked::Awake,
             Awake::Not(asleep) => Unasked::NotKnown(asleep.into_iter().next().unwrap_or_else(|| {

@@ -109,7 +109,7 @@ impl Route {
     }
 
     fn api(&self) -> Api<DynamicObject> {
-        Api::all_with(self.client.clone(), &api_services())
+        Api::all_with(self.client.clone(), &exuvia_sweep::api_service::resource())
     }
 
     /// The kinds belong to the group-version of this route.
@@ -123,11 +123,6 @@ impl Route {
             }),
         }
     }
-}
-
-/// Read and written as they are, so that fields which nobody here knows come back with the rest.
-fn api_services() -> ApiResource {
-    resource("apiregistration.k8s.io", "v1", "APIService", "apiservices")
 }
 
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {

@@ -1,117 +1,18 @@
-//! What an `APIService` is, what is kept of it, and what is to be done to remove or restore it: pure decisions.
+//! What is kept of an `APIService`, and what is to be done to remove or restore it: pure decisions.
 
 use std::collections::BTreeMap;
 
-use exuvia_write::{Name, Redacted, redacted};
+pub use exuvia_sweep::api_service::{AUTOMANAGED_LABEL, ApiService as Observed, Backend};
+use exuvia_write::Redacted;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Error, api_services};
+use exuvia_sweep::api_service;
 
-/// The API server itself keeps `APIServices` with this label in order: one with a backend is turned into a local one within
-/// milliseconds (PITFALLS D1).
-pub const AUTOMANAGED_LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
-
-/// An `APIService` as it is now.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Observed {
-    /// It does not exist. CRDs answer, if there are any.
-    Absent,
-    /// It points to the API server itself, so that CRDs answer.
-    Local {
-        /// The object.
-        object: Box<DynamicObject>,
-        /// The API server made it and keeps it in order.
-        automanaged: bool,
-    },
-    /// Another server answers.
-    Backend(Backend),
-}
-
-impl Observed {
-    pub(super) fn from_object(found: Option<DynamicObject>) -> Self {
-        let Some(object) = found else {
-            return Self::Absent;
-        };
-        match object.data["spec"].get("service") {
-            Some(service) if !service.is_null() => Self::Backend(Backend(Box::new(object))),
-            _ => Self::Local {
-                automanaged: object.labels().contains_key(AUTOMANAGED_LABEL),
-                object: Box::new(object),
-            },
-        }
-    }
-
-    /// Whether somebody has put a backend there again since `saved` was removed. It counts, too, if that somebody was there
-    /// before the removal: what would be removed is not what was saved.
-    pub fn came_back(&self, saved: &Saved) -> bool {
-        matches!(self, Self::Backend(backend) if backend.uid() != saved.uid)
-    }
-}
-
-/// An `APIService` with a backend.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Backend(Box<DynamicObject>);
-
-impl Backend {
-    /// Its uid.
-    pub fn uid(&self) -> String {
-        self.0.uid().unwrap_or_default()
-    }
-
-    /// The object.
-    pub fn object(&self) -> &DynamicObject {
-        &self.0
-    }
-
-    /// Somebody is deleting it.
-    pub fn is_deleting(&self) -> bool {
-        self.0.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Its backend has answered the API server. The condition of an automanaged one outlives the write that gives it a
-    /// backend, and says `Local`.
-    pub fn is_available(&self) -> bool {
-        let available = self.condition();
-        available["status"] == "True" && available["reason"] != "Local"
-    }
-
-    /// Why it is not available, as its condition says.
-    pub(super) fn why_unavailable(&self) -> Redacted {
-        let condition = self.condition();
-        let word = |member: &str| condition[member].as_str().unwrap_or_default();
-        match word("reason") {
-            "" | "Local" => "the API server has not tried its backend yet".into(),
-            reason => redacted!("{}: {}", Name(reason), Redacted::from_server(word("message"))),
-        }
-    }
-
-    fn condition(&self) -> &Value {
-        let conditions = self.0.data["status"]["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
-        conditions
-            .find(|condition| condition["type"] == "Available")
-            .unwrap_or(&Value::Null)
-    }
-
-    /// What is kept of it.
-    pub fn saved(&self) -> Saved {
-        let mut labels = self.0.labels().clone();
-        // It would make the server take the backend away again (PITFALLS D1).
-        labels.remove(AUTOMANAGED_LABEL);
-        Saved {
-            name: self.0.name_any(),
-            uid: self.uid(),
-            labels,
-            annotations: self.0.annotations().clone(),
-            owner_references: self.0.owner_references().to_vec(),
-            spec: self.0.data["spec"].clone(),
-        }
-    }
-}
+use super::Error;
 
 /// What is kept of an `APIService` with a backend, so that it can be put back: nothing that the server writes itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,7 +53,7 @@ impl Saved {
 
     /// A new object that is what was saved.
     pub fn to_object(&self) -> DynamicObject {
-        let mut object = DynamicObject::new(&self.name, &api_services());
+        let mut object = DynamicObject::new(&self.name, &api_service::resource());
         self.put_over(&mut object);
         object
     }
@@ -170,9 +71,31 @@ impl Saved {
         object.data["spec"] = self.spec.clone();
     }
 
+    /// What is to be kept of this one.
+    pub fn from_backend(backend: &Backend) -> Self {
+        let object = backend.object();
+        let mut labels = object.labels().clone();
+        // It would make the server take the backend away again (PITFALLS D1).
+        labels.remove(AUTOMANAGED_LABEL);
+        Self {
+            name: object.name_any(),
+            uid: backend.uid(),
+            labels,
+            annotations: object.annotations().clone(),
+            owner_references: object.owner_references().to_vec(),
+            spec: object.data["spec"].clone(),
+        }
+    }
+
+    /// Whether somebody has put another backend there since this one was removed. It counts, too, if that somebody was there
+    /// before the removal: what would be removed is not what was saved.
+    pub fn was_replaced_by(&self, observed: &Observed) -> bool {
+        matches!(observed, Observed::Backend(backend) if backend.uid() != self.uid)
+    }
+
     /// The object is the one that was saved, and as it was.
     fn is(&self, backend: &Backend) -> bool {
-        *self == backend.saved()
+        *self == Self::from_backend(backend)
     }
 }
 
@@ -199,16 +122,16 @@ impl Removal {
         let Observed::Backend(backend) = observed else {
             return Self::Done;
         };
-        if observed.came_back(saved) {
+        if saved.was_replaced_by(observed) {
             Self::CameBack
         } else if backend.is_deleting() {
             Self::Wait
         } else if !saved.is(backend) {
             Self::SaveAgain
-        } else if backend.0.finalizers().is_empty() {
+        } else if backend.object().finalizers().is_empty() {
             Self::Delete(backend.clone())
         } else {
-            Self::Held(backend.0.finalizers().to_vec())
+            Self::Held(backend.object().finalizers().to_vec())
         }
     }
 }
@@ -275,7 +198,7 @@ mod tests {
 
     fn saved() -> Saved {
         match backend() {
-            Observed::Backend(backend) => backend.saved(),
+            Observed::Backend(backend) => Saved::from_backend(&backend),
             other => panic!("{other:?}"),
         }
     }
@@ -311,7 +234,7 @@ mod tests {
         let Observed::Backend(marked) = marked else {
             panic!("it has a backend")
         };
-        assert_eq!(marked.saved(), saved());
+        assert_eq!(Saved::from_backend(&marked), saved());
         let Observed::Local { object, automanaged } = automanaged() else {
             panic!("it has no backend")
         };

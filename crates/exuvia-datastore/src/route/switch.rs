@@ -57,7 +57,7 @@ impl Route {
             Observed::Backend(backend) => {
                 let finalizers = backend.object().metadata.finalizers.clone().unwrap_or_default();
                 if finalizers.is_empty() {
-                    Ok(backend.saved().to_value())
+                    Ok(Saved::from_backend(&backend).to_value())
                 } else {
                     Err(self.held(finalizers))
                 }

@@ -26,7 +26,7 @@ async fn an_operator_that_puts_the_backend_back_is_told_and_left_alone() {
     world.backend.install(&world.clients[0]).await.unwrap();
     let theirs = world.api_service().await.unwrap();
     let observed = world.route.observe().await.unwrap();
-    assert!(observed.came_back(&Saved::from_value(&saved).unwrap()));
+    assert!(Saved::from_value(&saved).unwrap().was_replaced_by(&observed));
     assert_eq!(world.route.remove(&saved).await.unwrap(), Removed::CameBack);
     let switched = world.route.switch(&saved, &kinds, &[]).await.unwrap();
     assert!(matches!(switched, Switched::CameBack), "{switched:?}");

@@ -1,6 +1,7 @@
 //! Whether every API server is accounted for: as many identity Leases as servers that were asked, each another process.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use exuvia_write::{ErrorClass, RetryPolicy};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -30,23 +31,77 @@ impl Identity {
         }
     }
 
-    /// Whether the server was awake after that time. Leases have microseconds, our reading of the server's clock whole seconds.
-    pub(super) fn renewed_since(&self, then: Timestamp) -> bool {
-        self.renewed
-            .is_some_and(|renewed| renewed.as_second() > then.as_second())
-    }
-
-    /// What is to be said of a server that may be asleep; `None`: it is awake. `now` is by the server's clock.
-    pub(super) fn asleep(&self, now: Timestamp) -> Option<String> {
-        let Self { lease, host, renewed } = self;
-        let renewed = (*renewed)?;
-        let since = Duration::try_from(now.duration_since(renewed)).unwrap_or_default();
-        (since > RENEWED_WITHIN).then(|| {
+    /// What is to be said of a server whose Lease has been like this for so long; `None`: nothing yet.
+    fn asleep(&self, unchanged: Duration) -> Option<String> {
+        let Self { lease, host, .. } = self;
+        (unchanged > RENEWED_WITHIN).then(|| {
             format!(
-                "the API server on host {host} has not renewed its identity Lease since {renewed}: it may be stopped, and act \
-                 on what it knew then when it goes on; if it is gone for good, delete the Lease {lease} in namespace kube-system"
+                "the API server on host {host} has not renewed its identity Lease for {} s: it may be stopped, and act on what it \
+                 knew then when it goes on; if it is gone for good, delete the Lease {lease} in namespace kube-system",
+                unchanged.as_secs()
             )
         })
+    }
+}
+
+/// What the Leases have shown, by our own monotonic clock. Each server writes its `renewTime` by its own clock, which may be fast
+/// or slow: only that it changes says that the server is awake.
+#[derive(Debug, Default)]
+pub(super) struct Renewals(BTreeMap<String, Renewal>);
+
+#[derive(Clone, Copy, Debug)]
+struct Renewal {
+    time: Option<Timestamp>,
+    /// When it was first and last seen like this.
+    first: Instant,
+    last: Instant,
+    /// The server renewed it after this moment: until then it was seen with another time.
+    after: Option<Instant>,
+}
+
+impl Renewals {
+    /// Takes note of the Leases as they were read. `at` is before that, so that nothing counts as younger than it is.
+    pub(super) fn see(&mut self, identities: &[Identity], at: Instant) {
+        self.0
+            .retain(|lease, _| identities.iter().any(|identity| identity.lease == *lease));
+        for Identity { lease, renewed, .. } in identities {
+            let new = Renewal {
+                time: *renewed,
+                first: at,
+                last: at,
+                after: None,
+            };
+            let known = self.0.entry(lease.clone()).or_insert(new);
+            *known = if known.time == *renewed {
+                Renewal { last: at, ..*known }
+            } else {
+                Renewal {
+                    after: Some(known.last),
+                    ..new
+                }
+            };
+        }
+    }
+
+    /// Whether the server was awake after that moment.
+    fn renewed_since(&self, identity: &Identity, since: Instant) -> bool {
+        let known = self.0.get(&identity.lease);
+        known.is_some_and(|known| known.after.is_some_and(|after| after >= since))
+    }
+
+    /// Those that have not been seen awake since then: how many, and what is to be said of those that may be asleep.
+    pub(super) fn silent_since(&self, identities: &[Identity], since: Instant) -> (usize, Vec<String>) {
+        let silent = identities
+            .iter()
+            .filter(|identity| !self.renewed_since(identity, since));
+        let unchanged = |identity: &Identity| {
+            let known = self.0.get(&identity.lease);
+            known.map_or(Duration::ZERO, |known| known.last.duration_since(known.first))
+        };
+        let asleep = silent
+            .clone()
+            .filter_map(|identity| identity.asleep(unchanged(identity)));
+        (silent.clone().count(), asleep.collect())
     }
 }
 
@@ -116,8 +171,6 @@ pub(super) fn why_not_all(leases: Option<usize>, asked: usize, starts: &[Option<
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::jiff::SignedDuration;
-
     use super::*;
 
     fn starts(of: &[&str]) -> Vec<Option<String>> {
@@ -149,20 +202,62 @@ mod tests {
         assert!(!are_all(Some(2), 2, &starts(&["a", ""])), "one cannot be told");
     }
 
-    #[test]
-    fn a_server_that_does_not_renew_its_lease_may_be_asleep() {
-        let renewed = Timestamp::from_second(1_800_000_000).ok();
-        let identity = Identity {
+    fn identity(renewed: i64) -> [Identity; 1] {
+        [Identity {
             lease: "apiserver-abc".into(),
             host: "b".into(),
-            renewed,
-        };
-        let after = |seconds| renewed.and_then(|at| at.checked_add(SignedDuration::from_secs(seconds)).ok());
-        assert_eq!(after(20).and_then(|now| identity.asleep(now)), None);
-        let said = after(90).and_then(|now| identity.asleep(now)).unwrap_or_default();
+            renewed: Timestamp::from_second(renewed).ok(),
+        }]
+    }
+
+    #[test]
+    fn a_server_is_awake_if_its_lease_changes_whatever_its_clock_says() {
+        // An hour behind, as far as anybody can tell, and an hour ahead.
+        for clock in [1_800_000_000, 1_800_007_200] {
+            let since = Instant::now();
+            let at = |seconds| since + Duration::from_secs(seconds);
+            let mut renewals = Renewals::default();
+            let silent = |renewals: &Renewals, clock| renewals.silent_since(&identity(clock), since).0;
+            renewals.see(
+                &identity(clock),
+                since.checked_sub(Duration::from_secs(1)).unwrap_or(since),
+            );
+            renewals.see(&identity(clock), at(1));
+            assert_eq!(silent(&renewals, clock), 1, "nobody knows when that was");
+            renewals.see(&identity(clock + 10), at(9));
+            assert_eq!(silent(&renewals, clock + 10), 0);
+            renewals.see(&identity(clock + 10), at(11));
+            assert_eq!(silent(&renewals, clock + 10), 0);
+        }
+    }
+
+    #[test]
+    fn a_renewal_that_may_have_been_before_does_not_count() {
+        let since = Instant::now() + Duration::from_secs(60);
+        let mut renewals = Renewals::default();
+        renewals.see(
+            &identity(1),
+            since.checked_sub(Duration::from_secs(1)).unwrap_or(since),
+        );
+        renewals.see(&identity(2), since + Duration::from_secs(1));
+        assert_eq!(renewals.silent_since(&identity(2), since).0, 1);
+        renewals.see(&identity(3), since + Duration::from_secs(11));
+        assert_eq!(renewals.silent_since(&identity(3), since).0, 0);
+    }
+
+    #[test]
+    fn a_server_that_does_not_renew_its_lease_may_be_asleep() {
+        let since = Instant::now();
+        let mut renewals = Renewals::default();
+        renewals.see(&identity(1_800_007_200), since);
+        renewals.see(&identity(1_800_007_200), since + Duration::from_secs(20));
+        let (silent, asleep) = renewals.silent_since(&identity(1_800_007_200), since);
+        assert_eq!((silent, asleep.len()), (1, 0));
+        renewals.see(&identity(1_800_007_200), since + Duration::from_secs(90));
+        let (_, asleep) = renewals.silent_since(&identity(1_800_007_200), since);
         assert!(
-            said.contains("host b") && said.contains("apiserver-abc"),
-            "{said}"
+            asleep[0].contains("host b") && asleep[0].contains("apiserver-abc") && asleep[0].contains("90 s"),
+            "{asleep:?}"
         );
     }
 

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
-use exuvia_runtime::servers::{ApiServers, Asked, NoAnswer};
-use exuvia_testenv::ControlPlane;
+use exuvia_runtime::servers::{ApiServers, Asked, Awake, NoAnswer};
+use exuvia_testenv::{ControlPlane, until};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::PostParams;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 
 /// Who answered what, in order.
@@ -107,4 +111,56 @@ async fn a_listed_server_that_was_silent_is_left_alone_for_a_while() {
     let asked = servers.ask(&client, counted).await.unwrap();
     assert!(matches!(asked.answers[0].said, Err(NoAnswer::LeftAlone)));
     assert_eq!(times.load(Ordering::Relaxed), 1, "it was not asked again");
+}
+
+/// The identity Lease of an API server whose clock is so many seconds off, renewed now.
+async fn renew(leases: &Api<Lease>, host: &str, seconds_off: i64) {
+    let now = Timestamp::now() + SignedDuration::from_secs(seconds_off);
+    let lease = serde_json::json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": format!("apiserver-{host}"), "labels": {
+            "apiserver.kubernetes.io/identity": "kube-apiserver", "kubernetes.io/hostname": host,
+        }},
+        "spec": {"holderIdentity": host, "leaseDurationSeconds": 3600, "renewTime": MicroTime(now)},
+    });
+    let params = PatchParams::apply("test").force();
+    leases
+        .patch(&format!("apiserver-{host}"), &params, &Patch::Apply(&lease))
+        .await
+        .unwrap();
+}
+
+/// Each server writes its own clock's time, so only a Lease that changes tells that it is awake.
+#[tokio::test]
+async fn a_server_with_a_wrong_clock_is_awake_exactly_if_it_renews_its_lease() {
+    let control_plane = ControlPlane::builder().start().await.unwrap();
+    let client = control_plane.client().unwrap();
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let url = control_plane.apiserver().url().parse().unwrap();
+    let servers = ApiServers::new(&control_plane.admin().config().unwrap(), &[url], &[]);
+    let since = Instant::now();
+    let looks = async |wanted: &str, is_so: &dyn Fn(&Awake) -> bool| {
+        until(wanted, async || {
+            renew(&leases, "slow", -3600).await;
+            let awake = servers.awake(&client, since).await.unwrap();
+            assert!(
+                !matches!(&awake, Awake::Not(named) if named.iter().any(|name| name.contains("slow"))),
+                "{awake:?}"
+            );
+            is_so(&awake)
+        })
+        .await;
+    };
+    looks("all are awake", &|awake| *awake == Awake::All).await;
+
+    // One whose clock is fast, and that sleeps: it seems to have renewed its Lease after any moment of ours.
+    renew(&leases, "fast", 3600).await;
+    looks("it is missed", &|awake| matches!(awake, Awake::Not(_))).await;
+    looks(
+        "it is named",
+        &|awake| matches!(awake, Awake::Not(named) if named.len() == 1 && named[0].contains("host fast")),
+    )
+    .await;
+    renew(&leases, "fast", 3600).await;
+    looks("it has woken", &|awake| *awake == Awake::All).await;
 }

@@ -59,6 +59,7 @@ impl StorageController {
         else {
             return Ok(Next::Await); // the watch will tell
         };
+        lock(&self.looked_at).insert(seen.resource.clone(), migration.metadata.generation);
         let options = match options(&migration.spec, &self.settings.defaults) {
             Ok(options) => options,
             Err(message) => {
@@ -82,6 +83,7 @@ impl StorageController {
         let mut teller = StatusTeller::new(self, seen, migration, &work, signal);
         let ended = Box::pin(drive(&mut work.engine, &mut teller)).await?;
         let (mut migration, refused, waits) = (teller.migration, teller.refused, teller.waits);
+        let has_left = teller.has_left;
         work.began = teller.began;
         if let Some(message) = refused {
             let message = Redacted::ours(message);
@@ -98,7 +100,12 @@ impl StorageController {
                 Next::After(left.min(LOOK_AGAIN))
             }
             Ended::Held(hold) => self.held(&migration, work, &hold),
-            Ended::Done => Next::Await,
+            Ended::Done => match status::looked_again_in(&migration, self.settings.look_again) {
+                Some(left) => Next::After(left.max(LOOK_AGAIN)),
+                None => Next::Await,
+            },
+            // A label that was taken off and put on again may show as nothing at all, if the watch lists again in between.
+            Ended::Stopped if has_left => Next::Retry,
             // The change that made it void has queued it again, or the operator is shutting down.
             Ended::Stopped => {
                 tracing::info!(resource = %seen.resource, "migration stopped: it was cancelled, or its CRD or StorageMigration changed");

@@ -15,6 +15,7 @@ mod world;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use exuvia_api::{
     MADE_BY_LABEL, MADE_BY_OPERATOR, OPERATOR_ANNOTATION, Phase, StorageMigration, StorageMigrationSpec,
@@ -64,6 +65,9 @@ pub struct ControllerSettings {
     pub operator: String,
     /// Whether ownerReferences are looked for before a version is called droppable: that takes `list` on everything.
     pub look_at_references: bool,
+    /// How often it is looked again whether versions may be dropped, once a migration is done: a client may have begun to use
+    /// one since.
+    pub look_again: Duration,
 }
 
 /// Migrates what `StorageMigration`s ask for, and makes them for CRDs that have opted in.
@@ -83,6 +87,8 @@ pub struct StorageController {
     parked: Mutex<HashMap<String, Parked>>,
     /// How often in a row something failed, by resource.
     failed: Mutex<HashMap<String, u32>>,
+    /// The generation of the migration that was last worked on, by resource.
+    looked_at: Mutex<HashMap<String, Option<i64>>>,
 }
 
 impl fmt::Debug for StorageController {
@@ -134,6 +140,7 @@ impl StorageController {
             world: Mutex::default(),
             parked: Mutex::default(),
             failed: Mutex::default(),
+            looked_at: Mutex::default(),
         }
     }
 
@@ -145,6 +152,7 @@ impl StorageController {
     fn forget_work(&self) {
         lock(&self.parked).clear();
         lock(&self.failed).clear();
+        lock(&self.looked_at).clear();
         self.publisher.gauges().forget_all();
     }
 

@@ -1,10 +1,11 @@
 //! Whether a `DatastoreMigration` is moving the objects of a resource: its storage migration waits for the end.
 
 use exuvia_api::{DatastoreMigration, DatastorePhase};
-use exuvia_sweep::Pages;
+use exuvia_sweep::{Item, Pages};
 use exuvia_write::{Name, Redacted, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, CustomResourceExt, ResourceExt};
+use serde_json::Value;
 
 use super::StorageController;
 use crate::Error;
@@ -24,21 +25,39 @@ impl StorageController {
         let api: Api<DatastoreMigration> = Api::all(self.client.clone());
         let mut pages = Pages::of(&api);
         while let Some(page) = pages.next().await.map_err(kube::Error::from)? {
-            let migrations = page
-                .items
-                .iter()
-                .filter_map(|item| item.read::<DatastoreMigration>().ok());
-            for migration in migrations {
-                if is_moving(&migration, group, kind) {
-                    return Ok(Some(redacted!(
-                        "DatastoreMigration {} moves these objects; the storage migration goes on when that has come to its end",
-                        Name(&migration.name_any())
-                    )));
-                }
+            let mut items = page.items.iter();
+            if let Some(why) = items.find_map(|item| waits_for(item, group, kind)) {
+                return Ok(Some(why));
             }
         }
         Ok(None)
     }
+}
+
+/// Why objects of this kind have to wait for this `DatastoreMigration`, in words; `None`: they do not.
+fn waits_for(item: &Item, group: &str, kind: &str) -> Option<Redacted> {
+    if let Ok(migration) = item.read::<DatastoreMigration>() {
+        return is_moving(&migration, group, kind).then(|| {
+            redacted!(
+                "DatastoreMigration {} moves these objects; the storage migration goes on when that has come to its end",
+                Name(&migration.name_any())
+            )
+        });
+    }
+    // Another version of the CRD may be installed. What it is about cannot be told, whether it has come to its end can.
+    let raw: Value = item.read().unwrap_or_default();
+    let is_at_rest = matches!(
+        raw["status"]["phase"].as_str(),
+        None | Some("Pending" | "Complete" | "Failed")
+    );
+    let name = raw["metadata"]["name"].as_str().unwrap_or_default();
+    (!is_at_rest).then(|| {
+        redacted!(
+            "DatastoreMigration {} cannot be read by this version of the operator, and may move these objects; the storage \
+             migration goes on when that has come to its end, or when both are of one version",
+            Name(name)
+        )
+    })
 }
 
 /// Whether it works on objects of this kind now: as its source, or as its target.

@@ -1,6 +1,7 @@
 //! A migration's status: what is remembered of a pass, there and back; phase, conditions, progress.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exuvia_api::{
     LostField, MigrationFailure, MigrationFailures, MigrationLosses, MigrationProgress, ObservedCrd,
@@ -41,6 +42,8 @@ pub(super) struct StatusUpdate {
     pub(super) losses: Option<MigrationLosses>,
     /// Versions that may be dropped, and what holds the others; `None`: nobody has looked, so nothing changes.
     pub(super) outlook: Option<Outlook>,
+    /// When that was looked at, if it is a verdict.
+    pub(super) looked_at: Option<Timestamp>,
 }
 
 impl StatusUpdate {
@@ -57,6 +60,7 @@ impl StatusUpdate {
             failures: None,
             losses: None,
             outlook: None,
+            looked_at: None,
         }
     }
 
@@ -120,6 +124,7 @@ impl Update<StorageMigration> for StatusUpdate {
         if self.phase == Phase::Pending || stalled_for == Some(reason::NO_SUCH_RESOURCE) {
             // A new pass, or none any more: what was said about the last one no longer holds.
             status.droppable_versions = None;
+            status.looked_at = None;
             status.blockers.clear();
         }
         status.progress.clone_from(&self.progress);
@@ -127,6 +132,7 @@ impl Update<StorageMigration> for StatusUpdate {
         status.losses.clone_from(&self.losses);
         if let Some(outlook) = &self.outlook {
             status.droppable_versions = migrated.then(|| outlook.droppable.clone());
+            status.looked_at = self.looked_at.filter(|_| migrated).map(begun_second);
             let held = outlook.held.iter().map(blocker);
             let unknown = outlook.unknown.iter().map(not_known);
             status.blockers = held.chain(unknown).take(LISTED).collect();
@@ -186,6 +192,21 @@ impl Published for Migrations {
 fn whole_second(at: Timestamp) -> Time {
     let begun = i64::from(at.subsec_nanosecond() > 0);
     Time(Timestamp::from_second(at.as_second() + begun).unwrap_or(at))
+}
+
+/// Whole seconds, downwards: what was looked at then is never called younger than it is.
+fn begun_second(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+/// After what time it is due to look again whether versions may be dropped; `None`: nobody has looked yet. A time that is still
+/// to come is another clock's, and says nothing.
+pub(super) fn looked_again_in(migration: &StorageMigration, interval: Duration) -> Option<Duration> {
+    let status = migration.status.as_ref()?;
+    status.droppable_versions.as_ref()?;
+    let ago = |at: &Time| Duration::try_from(Timestamp::now().duration_since(at.0)).ok();
+    let ago = status.looked_at.as_ref().and_then(ago);
+    Some(ago.map_or(Duration::ZERO, |ago| interval.saturating_sub(ago)))
 }
 
 /// What a status remembers of a pass.

@@ -3,11 +3,12 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use exuvia_api::{Phase, StorageMigration, reason};
+use exuvia_api::{Phase, StorageMigration, StorageMigrationSpec, reason};
 use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::{Control, Tally};
 use exuvia_write::Redacted;
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::StorageController;
@@ -38,6 +39,8 @@ pub(super) struct StatusTeller<'a> {
     pub(super) refused: Option<String>,
     /// Why nothing can be rewritten now.
     pub(super) waits: Option<Redacted>,
+    /// The CRD, freshly read, does not take part any more.
+    pub(super) has_left: bool,
     /// The step that was told last, and what was remembered before it.
     step: Option<StepKind>,
     pass: Option<Pass>,
@@ -62,6 +65,7 @@ impl<'a> StatusTeller<'a> {
             began: work.began,
             refused: None,
             waits: None,
+            has_left: false,
             step: None,
             pass: None,
         }
@@ -90,10 +94,13 @@ impl Teller<Engine> for StatusTeller<'_> {
         next: &protocol::Next,
         retried: Option<&Hold>,
     ) -> Result<Flow, Error> {
-        if !self.still_takes_part(engine) {
+        self.has_left = !self.still_takes_part(engine);
+        if self.has_left {
             return Ok(Flow::Stop);
         }
-        self.refused = refused_shed(&self.migration, engine);
+        // One that is to do nothing has no use for a spec that can be carried out.
+        let is_suspended = *next == NextStep::Hold(Hold::Suspended);
+        self.refused = refused_shed(&self.migration, engine).filter(|_| !is_suspended);
         if self.refused.is_some() {
             return Ok(Flow::Stop);
         }
@@ -136,7 +143,9 @@ impl Teller<Engine> for StatusTeller<'_> {
             if engine.is_cancelled() {
                 return Ok(Flow::Stop);
             }
+            let looked_at = outlook.as_ref().filter(|_| *next == NextStep::Done);
             let update = StatusUpdate {
+                looked_at: looked_at.map(|_| Timestamp::now()),
                 outlook,
                 ..update(engine, &self.activity, next, &self.migration)
             };
@@ -196,19 +205,22 @@ impl Teller<Engine> for StatusTeller<'_> {
     }
 }
 
-/// Why what the spec wants to shed cannot be. Only a spec that is new, or that was refused before, is looked at: once a version
-/// is shed, it may well be dropped from the CRD.
+/// Why what the spec wants to shed cannot be. What a pass was already to shed was found to be a version then: once it is shed,
+/// it may well be dropped from the CRD.
 fn refused_shed(migration: &StorageMigration, engine: &Engine) -> Option<String> {
-    let status = migration.status.as_ref();
-    let is_new = status.and_then(|status| status.observed_generation) != migration.metadata.generation;
-    let conditions = status
-        .map(|status| status.conditions.as_slice())
-        .unwrap_or_default();
-    let was_refused = conditions
-        .iter()
-        .any(|condition| condition.reason == reason::INVALID_SPEC && condition.status == "True");
-    let crd = engine.definition().filter(|_| is_new || was_refused)?;
-    crate::unsheddable(&[crd], &migration.spec.shed).map(|why| format!("spec.shed: {why}"))
+    let accepted = accepted_shed(migration);
+    let is_accepted = |version: &&String| accepted.contains(version);
+    let unknown = migration.spec.shed.iter().filter(|version| !is_accepted(version));
+    let unknown: Vec<String> = unknown.cloned().collect();
+    crate::unsheddable(&[engine.definition()?], &unknown).map(|why| format!("spec.shed: {why}"))
+}
+
+/// What the pass in the status sheds. The spec is judged before a pass begins.
+fn accepted_shed(migration: &StorageMigration) -> Vec<String> {
+    let pass = migration.status.as_ref().and_then(|status| status.pass.as_ref());
+    let spec = pass.and_then(|pass| pass.spec.as_ref());
+    let spec = spec.and_then(|spec| serde_json::from_str::<StorageMigrationSpec>(&spec.json).ok());
+    spec.map(|spec| spec.shed).unwrap_or_default()
 }
 
 /// Whether what was in the way when the last reconcile ended may be out of it without having been observed to be.

@@ -9,10 +9,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Resource;
 use tokio::sync::watch;
 
-use super::StorageController;
 use super::running::swept;
 use super::status::{self, StatusUpdate};
 use super::words;
+use super::{StorageController, lock};
 use crate::Error;
 use crate::audience::Audience;
 use crate::engine::{Activity, Engine};
@@ -103,6 +103,10 @@ impl StorageController {
         let Ok(Some(mut migration)) = self.migrations().get_opt(&seen.name).await else {
             return;
         };
+        let looked_at = lock(&self.looked_at).get(resource).copied();
+        if looked_at.is_some_and(|generation| generation != migration.metadata.generation) {
+            return; // the error is about a spec that is no longer; the change has queued the new one
+        }
         let cause = match missing {
             Some(rule) => StallCause {
                 reason: reason::FORBIDDEN,
@@ -183,6 +187,7 @@ pub(super) fn update(
         losses,
         stall_cause: cause,
         outlook: None,
+        looked_at: None,
     }
 }
 

@@ -5,8 +5,8 @@ use exuvia_write::redacted;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 
-use super::StorageController;
 use super::running::Cause;
+use super::{StorageController, status};
 use crate::Error;
 use crate::audience::Audience;
 use crate::definition::Definition;
@@ -53,18 +53,19 @@ pub(super) fn so_far(engine: &Engine, next: &Next) -> Option<Outlook> {
 }
 
 impl StorageController {
-    /// The verdict on each version older than the storage version, once a pass has ended; `None`: what the status says still
-    /// holds. It may take minutes, and is cancelled like a sweep when it has become void.
+    /// The verdict on each version older than the storage version, once a pass has ended, and again from time to time; `None`:
+    /// what the status says was seen a short time ago. It may take minutes, and is cancelled like a sweep when it has become
+    /// void.
     pub(super) async fn verdict(
         &self,
         cause: &Cause<'_>,
         migration: &StorageMigration,
         engine: &Engine,
     ) -> Result<Option<Outlook>, Error> {
-        let said = migration.status.as_ref();
-        let is_said = said.is_some_and(|status| status.droppable_versions.is_some());
         let survey = engine.survey();
-        if engine.definition().is_none() || (is_said && survey.is_none()) {
+        let is_fresh =
+            !status::looked_again_in(migration, self.settings.look_again).is_none_or(|left| left.is_zero());
+        if engine.definition().is_none() || (is_fresh && survey.is_none()) {
             return Ok(None); // a built-in resource has no versions to drop
         }
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
@@ -72,7 +73,7 @@ impl StorageController {
             return Ok(None); // the watch will tell
         };
         let definition = Definition::read(&crd);
-        // Each by itself: the others stay served.
+        // Each by itself, and then all that may go.
         let questions: Vec<Question> = droppable::older(&definition)
             .map(|version| Question {
                 owners: survey.map(|survey| survey.owners.clone()),
@@ -93,7 +94,9 @@ impl StorageController {
             biased;
             () = self.cancel_when_void(cause) => Ok(None),
             verdicts = droppable::look(&self.client, &questions, &look, &|_| {}) => {
-                Ok(Some(self.in_our_words(verdicts).into()))
+                let mut verdicts = self.in_our_words(verdicts);
+                droppable::together(&definition, &mut verdicts);
+                Ok(Some(verdicts.into()))
             }
         }
     }

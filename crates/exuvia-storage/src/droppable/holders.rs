@@ -198,15 +198,28 @@ pub(super) fn unasked(
     }
 }
 
+/// The first few of them, and how many more there are.
+fn some(of: &[&Unseen], show: &dyn Fn(&Unseen) -> String) -> String {
+    let mut shown: Vec<String> = of.iter().take(NAMED).map(|unseen| show(unseen)).collect();
+    if of.len() > NAMED {
+        shown.push(format!("and {} more", of.len() - NAMED));
+    }
+    shown.join(", ")
+}
+
+/// CRDs whose objects no list shows, in words, and what to do about it.
+pub(super) fn concealed(unseen: &[Unseen]) -> (Redacted, String) {
+    let all: Vec<&Unseen> = unseen.iter().collect();
+    let why = some(&all, &|unseen| format!("{} ({})", unseen.what, unseen.why));
+    // Names, and what is redacted of each.
+    let why = Redacted::ours(format!("objects of these cannot be listed by anybody: {why}"));
+    let command = "serve a version of each, or delete the APIService that is in front of it, then ask again; a CRD that nobody \
+                   needs can be deleted";
+    (why, command.to_owned())
+}
+
 /// What could not be listed, in words, and what to do about it.
 pub(super) fn unlisted(unseen: &[Unseen]) -> (Redacted, String) {
-    let some = |of: &[&Unseen], show: &dyn Fn(&Unseen) -> String| {
-        let mut shown: Vec<String> = of.iter().take(NAMED).map(|unseen| show(unseen)).collect();
-        if of.len() > NAMED {
-            shown.push(format!("and {} more", of.len() - NAMED));
-        }
-        shown.join(", ")
-    };
     let all: Vec<&Unseen> = unseen.iter().collect();
     let (forbidden, down): (Vec<&Unseen>, Vec<&Unseen>) = unseen.iter().partition(|unseen| unseen.forbidden);
     let why = some(&all, &|unseen| {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exuvia_sweep::Sweep;
+use exuvia_sweep::api_service::Hidden;
 use exuvia_write::{Redacted, RetryPolicy, brief, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
@@ -113,6 +114,7 @@ pub async fn look(
         .iter()
         .map(|question| Definition::read(&question.crd))
         .collect();
+    let mut hidden = all_hidden(client, &definitions).await;
     let mut owners: BTreeMap<&str, Result<Owners, Redacted>> = BTreeMap::new();
     for (question, definition) in questions.iter().zip(&definitions) {
         let name = definition.name.as_str();
@@ -151,6 +153,11 @@ pub async fn look(
             fresh.insert(&definition.name, read_again(client, &question.crd).await);
         }
     }
+    // It counts, too, if it was there at the beginning: what was listed since may be another server's.
+    for (name, again) in all_hidden(client, &definitions).await {
+        let before = hidden.remove(name);
+        hidden.insert(name, both(before, again));
+    }
     let mut verdicts = Vec::new();
     for (question, definition) in questions.iter().zip(&definitions) {
         let (crd, unproven) = match fresh.get(definition.name.as_str()) {
@@ -173,12 +180,42 @@ pub async fn look(
                 Ok(migrations) => Looked::At(migrations),
                 Err(why) => Looked::Failed(why),
             },
+            hidden: match hidden.get(definition.name.as_str()) {
+                Some(Ok(hidden)) => Looked::At(hidden),
+                Some(Err(why)) => Looked::Failed(why),
+                None => Looked::No,
+            },
             served_after: &question.served_after(definition),
             audience: look.audience,
         };
         verdicts.extend(question.versions.iter().map(|version| seen.judge(version)));
     }
     verdicts
+}
+
+/// By CRD, the versions at which another server answers.
+async fn all_hidden<'a>(client: &Client, definitions: &'a [Definition]) -> BTreeMap<&'a str, HiddenOf> {
+    let mut hidden = BTreeMap::new();
+    for definition in definitions {
+        let name = definition.name.as_str();
+        if !hidden.contains_key(name) {
+            let among = Hidden::among(client, &definition.group, definition.served()).await;
+            hidden.insert(name, among.map_err(|error| Redacted::from_server(&brief(&error))));
+        }
+    }
+    hidden
+}
+
+/// The versions of one CRD at which another server answers, or why that is not known.
+type HiddenOf = Result<Vec<Hidden>, Redacted>;
+
+/// What two looks have seen.
+fn both(first: Option<HiddenOf>, second: HiddenOf) -> HiddenOf {
+    let (mut all, second) = (first.unwrap_or(Ok(Vec::new()))?, second?);
+    all.extend(second);
+    all.sort();
+    all.dedup();
+    Ok(all)
 }
 
 /// All versions of the CRD that are asked about, in whatever question.

@@ -10,7 +10,7 @@ mod verdict;
 
 pub use look::{Look, Looking, Question, look};
 pub use migrations::{Migration, storage_migrations};
-pub use outlook::{Outlook, blockers, droppable, left_behind, older};
+pub use outlook::{Outlook, blockers, droppable, left_behind, older, together};
 pub use verdict::{Looked, Seen};
 
 use std::fmt;

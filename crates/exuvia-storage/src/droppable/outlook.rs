@@ -5,7 +5,7 @@ use exuvia_write::Redacted;
 use kube::core::Version;
 
 use super::holders::{Words, ownership, stored};
-use super::{Answer, Holder, Unknown, Verdict};
+use super::{Answer, Holder, Holds, Unknown, Verdict};
 use crate::audience::Audience;
 use crate::definition::Definition;
 use crate::ownership::Owners;
@@ -68,6 +68,31 @@ impl From<Vec<Verdict>> for Outlook {
     }
 }
 
+/// Verdicts on versions of one CRD, each judged as if the others stayed: those that say yes must hold for all of them at once.
+/// If nothing would be served then, the newest one has to stay.
+pub fn together(definition: &Definition, verdicts: &mut [Verdict]) {
+    let goes = |version: &str| {
+        let mut droppable = verdicts.iter().filter(|verdict| verdict.answer == Answer::Yes);
+        droppable.any(|verdict| verdict.version == version)
+    };
+    if definition.served().any(|version| !goes(version)) {
+        return;
+    }
+    let newest = definition
+        .served()
+        .max_by_key(|version| Version::parse(version).priority());
+    let of_newest = verdicts
+        .iter_mut()
+        .find(|verdict| Some(verdict.version.as_str()) == newest);
+    if let Some(verdict) = of_newest {
+        let message = "no other version would be served if all were dropped that may be: keep this one, or serve the storage \
+                       version";
+        verdict.clear.retain(|clear| clear.what != Holds::Served);
+        verdict.holders.push(Holder::new(Holds::Served, message));
+        verdict.answer = Answer::No;
+    }
+}
+
 /// What `storedVersions` and ownership hold `version` by. Empty does not mean that it may be dropped: see
 /// [`Seen::judge`](super::Seen::judge).
 pub fn blockers(definition: &Definition, version: &str, owners: &Owners) -> Vec<Holder> {
@@ -112,9 +137,53 @@ pub fn droppable(definition: &Definition, owners: &Owners) -> Vec<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::{Clear, Holds};
+    use super::super::Clear;
     use super::*;
+
+    fn crd(served: &[&str]) -> Definition {
+        let version = |name: &str| serde_json::json!({"name": name, "served": served.contains(&name), "storage": name == "v1"});
+        let crd = serde_json::json!({
+            "metadata": {"name": "widgets.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+                "versions": [version("v1beta1"), version("v1alpha1"), version("v1")],
+            },
+        });
+        Definition::read(&serde_json::from_value(crd).unwrap())
+    }
+
+    #[test]
+    fn all_that_may_be_dropped_leave_something_served() {
+        use Answer::{No, NotKnown, Yes};
+        let answers = |served: &[&str], said: [Answer; 2]| {
+            let verdict = |(version, answer): (&str, Answer)| Verdict {
+                crd: "widgets.example.com".into(),
+                version: version.into(),
+                answer,
+                holders: Vec::new(),
+                unknown: Vec::new(),
+                clear: Vec::new(),
+            };
+            let versions = ["v1alpha1", "v1beta1"].into_iter();
+            let mut verdicts: Vec<Verdict> = versions.zip(said).map(verdict).collect();
+            together(&crd(served), &mut verdicts);
+            verdicts
+                .into_iter()
+                .map(|verdict| verdict.answer)
+                .collect::<Vec<_>>()
+        };
+        let unserved_storage = &["v1alpha1", "v1beta1"];
+        assert_eq!(
+            answers(unserved_storage, [Yes, Yes]),
+            [Yes, No],
+            "the newest stays"
+        );
+        assert_eq!(answers(unserved_storage, [Yes, NotKnown]), [Yes, NotKnown]);
+        assert_eq!(answers(unserved_storage, [No, Yes]), [No, Yes]);
+        assert_eq!(answers(&["v1alpha1", "v1beta1", "v1"], [Yes, Yes]), [Yes, Yes]);
+    }
 
     #[test]
     fn only_a_yes_may_be_dropped_and_nothing_that_was_found_is_forgotten() {

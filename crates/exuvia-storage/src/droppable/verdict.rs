@@ -1,9 +1,10 @@
 //! The verdict on one version, from what was seen. Pure: no client, no clock, no async.
 
 use exuvia_api::Phase;
+use exuvia_sweep::api_service::Hidden;
 use exuvia_write::{Name, Redacted, redacted};
 
-use super::holders::{Words, migrate, ownership, stored, unasked, unlisted, used};
+use super::holders::{Words, concealed, migrate, ownership, stored, unasked, unlisted, used};
 use super::{Answer, Clear, Holder, Holds, Migration, Unknown, Verdict};
 use crate::audience::Audience;
 use crate::definition::Definition;
@@ -42,6 +43,8 @@ pub struct Seen<'a> {
     pub usage: Looked<'a, &'a Usage>,
     /// The `StorageMigration`s of the cluster; an error if they could not be read although there may be some.
     pub migrations: Looked<'a, &'a [Migration]>,
+    /// Versions of the CRD at which another server answers.
+    pub hidden: Looked<'a, &'a [Hidden]>,
     /// The versions that will be served once those in question are gone.
     pub served_after: &'a [String],
     /// Who is told what to do about it.
@@ -78,6 +81,7 @@ impl Seen<'_> {
     pub fn judge(&self, version: &str) -> Verdict {
         let mut findings = Findings::default();
         self.bytes(version, &mut findings);
+        self.hidden(&mut findings);
         self.served(version, &mut findings);
         self.migration(&mut findings);
         // The storage version is in use by definition: new objects are stored at it, named at it, and asked for at it.
@@ -163,6 +167,40 @@ impl Seen<'_> {
                     ),
                 }
             }
+        }
+    }
+
+    /// What another server shows says nothing about the CRD's objects, nor about who asks for them.
+    fn hidden(&self, findings: &mut Findings) {
+        match self.hidden {
+            Looked::At([]) => {}
+            Looked::At(hidden) => {
+                let each: Vec<String> = hidden.iter().map(ToString::to_string).collect();
+                let names: Vec<String> = hidden.iter().map(Hidden::api_service).collect();
+                findings.unknown(
+                    Holds::Bytes,
+                    Redacted::ours(each.join(", ")),
+                    format!(
+                        "delete the APIService {}, or set `served: false` for that version in the CRD, then {}",
+                        names.join(", "),
+                        migrate(self.definition, "--patrol --verify full")
+                    ),
+                );
+            }
+            Looked::No if self.unproven.is_some() => {}
+            Looked::No => findings.unknown(
+                Holds::Bytes,
+                "it was not looked at whether the CRD itself answers",
+                "ask again",
+            ),
+            Looked::Failed(why) => findings.unknown(
+                Holds::Bytes,
+                redacted!(
+                    "it is not known whether the CRD itself answers, since its APIServices cannot be read: {}",
+                    why
+                ),
+                "allow `get` on apiservices.apiregistration.k8s.io, or repair the API server, then ask again",
+            ),
         }
     }
 
@@ -258,7 +296,13 @@ impl Seen<'_> {
         if !references.unseen.is_empty() {
             let (why, command) = unlisted(&references.unseen);
             findings.unknown(Holds::References, why, command);
-        } else if findings.holders.len() == before {
+        }
+        if !references.concealed.is_empty() {
+            let (why, command) = concealed(&references.concealed);
+            findings.unknown(Holds::References, why, command);
+        }
+        let is_complete = references.unseen.is_empty() && references.concealed.is_empty();
+        if is_complete && findings.holders.len() == before {
             let (count, resources) = (references.extent.objects, references.extent.resources);
             findings.clear(
                 Holds::References,
@@ -299,6 +343,14 @@ impl Seen<'_> {
                     Holds::Usage,
                     redacted!("/metrics of {} may not be read: {}", Name(server), &unread.why),
                     "allow `get` on the path /metrics (a ClusterRole's nonResourceURLs), then ask again",
+                ),
+                Err(unread) if unread.uncounted => findings.unknown(
+                    Holds::Usage,
+                    redacted!("/metrics of {} does not tell: {}", Name(server), &unread.why),
+                    format!(
+                        "let the API server publish it (its flags --disabled-metrics, --allow-metric-labels), or set `served: \
+                         false` for {version} in the CRD, then ask again"
+                    ),
                 ),
                 Err(unread) => findings.unknown(
                     Holds::Usage,

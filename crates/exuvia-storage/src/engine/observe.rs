@@ -33,6 +33,10 @@ impl Engine {
         self.recall_trim();
         let (asleep, awake_in) = self.asleep().await?;
         let settled = self.settled().await?;
+        if matches!(settled, Settled::Behind(_)) {
+            // Another server's discovery shows no hash of ours either: nobody is accused then.
+            self.unless_hidden().await;
+        }
         self.is_settled = matches!(settled, Settled::Yes { .. });
         Ok(Observed {
             crd,
@@ -52,25 +56,22 @@ impl Engine {
     async fn asleep(&mut self) -> Result<(Vec<String>, Duration), Error> {
         let nothing = (Vec::new(), Duration::ZERO);
         let pass = self.pass.as_ref().filter(|pass| pass.trimmed && !pass.patrolled);
-        let (Some(pass), Some(_)) = (pass, &self.definition) else {
+        let (Some(_), Some(_)) = (pass, &self.definition) else {
             self.awake_since = None;
             return Ok(nothing);
         };
-        let now = self.clock.now();
-        let since = pass.trimmed_at.unwrap_or(now);
-        Ok(
-            match self.settling.servers().awake(&self.client, since, now).await? {
-                Awake::NoMatter => nothing,
-                Awake::All => {
-                    let since = *self.awake_since.get_or_insert_with(Instant::now);
-                    (Vec::new(), self.left_of_settle(Some(since)).unwrap_or_default())
-                }
-                Awake::Not(asleep) => {
-                    self.awake_since = None;
-                    (asleep, LEASES_AGAIN)
-                }
-            },
-        )
+        let since = self.trimmed_at.unwrap_or_else(Instant::now);
+        Ok(match self.settling.servers().awake(&self.client, since).await? {
+            Awake::NoMatter => nothing,
+            Awake::All => {
+                let since = *self.awake_since.get_or_insert_with(Instant::now);
+                (Vec::new(), self.left_of_settle(Some(since)).unwrap_or_default())
+            }
+            Awake::Not(asleep) => {
+                self.awake_since = None;
+                (asleep, LEASES_AGAIN)
+            }
+        })
     }
 
     /// Whether all API servers have understood, as far as the next step depends on it.

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::definition::Definition;
 use crate::forbidden::MissingRule;
 use crate::preflight::{self, Obstacle};
-use crate::protocol::{Blocked, Crd, Pass, Preflight, StepKind, SweepEnd, Wanted};
+use crate::protocol::{Blocked, Crd, Hold, Pass, Preflight, StepKind, SweepEnd, Wanted};
 use crate::record::Record;
 use crate::report::Verified;
 use crate::survey::Survey;
@@ -78,17 +78,20 @@ impl Engine {
         let obstacle = match self.definition.clone() {
             None => self.forbidden_built_in().await?,
             Some(definition) if definition.endpoint().is_none() => Some(Obstacle::NothingServed),
-            Some(definition) => match self.look_at_objects(&definition).await {
-                Err(Unlisted::Cancelled) => return Ok(()),
-                Err(Unlisted::Because(obstacle)) => Some(obstacle),
-                Ok(None) => return Ok(()), // the rules say so as soon as nothing is wanted
-                Ok(Some(survey)) => {
-                    let obstacle = self.obstacle(&definition, &survey).await?;
-                    if self.control.is_cancelled() {
-                        return Ok(()); // it may not have looked to the end
+            Some(definition) => match preflight::hidden(&self.client, &definition).await {
+                Some(hidden) => Some(hidden),
+                None => match self.look_at_objects(&definition).await {
+                    Err(Unlisted::Cancelled) => return Ok(()),
+                    Err(Unlisted::Because(obstacle)) => Some(obstacle),
+                    Ok(None) => return Ok(()), // the rules say so as soon as nothing is wanted
+                    Ok(Some(survey)) => {
+                        let obstacle = self.obstacle(&definition, &survey).await?;
+                        if self.control.is_cancelled() {
+                            return Ok(()); // it may not have looked to the end
+                        }
+                        obstacle
                     }
-                    obstacle
-                }
+                },
             },
         };
         let found = match &obstacle {
@@ -205,7 +208,22 @@ impl Engine {
         })
     }
 
+    /// Whether the CRD itself answers, looked at between the steps: an `APIService` may get a backend at any time. If it does
+    /// not, what was swept since the last look may have been another server's objects, and is forgotten.
+    pub(super) async fn unless_hidden(&mut self) -> Option<Hold> {
+        let definition = self.definition.clone()?;
+        let obstacle = preflight::hidden(&self.client, &definition).await?;
+        let blocked = blocked_by(&obstacle);
+        let is_hidden = matches!(obstacle, Obstacle::Hidden(_));
+        self.report.obstacle = Some(obstacle);
+        self.remember(|pass| pass.hide(blocked, is_hidden));
+        Some(Hold::Blocked(blocked))
+    }
+
     pub(super) async fn take_r0(&mut self) -> Result<(), Error> {
+        if self.unless_hidden().await.is_some() {
+            return Ok(());
+        }
         if !self.looked_when_settled && !self.look_again().await? {
             return Ok(());
         }

@@ -15,10 +15,15 @@ use crate::report::Verified;
 
 impl Engine {
     /// Removes exactly the old versions, under the lock, and puts on record what was proven. On a 409 the next observation
-    /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself shows something else.
+    /// decides again; nothing else is done twice (PITFALLS B4, B7). Returns why not, if etcd itself
+    /// shows something else, or another server answers for the CRD.
     pub(super) async fn trim(&mut self, old: &[String]) -> Result<Option<Hold>, Error> {
         self.busy(StepKind::Trim, None);
         if let Some(hold) = self.audit_etcd().await? {
+            return Ok(Some(hold));
+        }
+        // Last, since it is the sweeps that count: they saw the CRD's objects only if the CRD answers still.
+        if let Some(hold) = self.unless_hidden().await {
             return Ok(Some(hold));
         }
         let record = self.record_of(self.pass.as_ref());

@@ -201,6 +201,9 @@ impl Engine {
     /// Patches what was written since the verify sweep. If something moves without an explanation, a server may have written
     /// behind our back, and the version is put back. Returns why it is due again, if it is, but not at once.
     pub(super) async fn patrol(&mut self) -> Result<Option<Hold>, Error> {
+        if let Some(hold) = self.unless_hidden().await {
+            return Ok(Some(hold));
+        }
         let pass = self.pass.clone().unwrap_or_default();
         // Where every server is accounted for, the verify sweep proved everything up to there, and an object that is written
         // again gets a higher version. Elsewhere a server that was behind may itself have answered that sweep.
@@ -249,6 +252,9 @@ impl Engine {
         self.report.failures = self.presentable(done.failures).await;
         if unfinished > 0 {
             return Ok(Some(Hold::Failures(unfinished)));
+        }
+        if let Some(hold) = self.unless_hidden().await {
+            return Ok(Some(hold));
         }
         if self.note_patrol(done.smallest_list).await? {
             self.remember(|pass| pass.patrolled = true);

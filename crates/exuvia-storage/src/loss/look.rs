@@ -130,21 +130,25 @@ impl Looker<'_> {
             return Ok(between(&partner, object));
         }
         for _ in 0..MAX_READS {
-            let (Some(now), Some(shown)) = (
+            match (
                 self.read(self.storage, object).await?,
                 self.read(old, object).await?,
-            ) else {
-                return Ok(Difference::default()); // it is gone
-            };
-            if are_of_one_moment(&shown, &now) {
-                return Ok(between(&shown, &now));
+            ) {
+                (Some(now), Some(shown)) if are_of_one_moment(&shown, &now) => {
+                    return Ok(between(&shown, &now));
+                }
+                // Both are consistent, so it is gone.
+                (None, None) => return Ok(Difference::default()),
+                // Read on two sides of a write, or one of the two endpoints is not the CRD's.
+                _ => {}
             }
         }
         if self.losses.unseen.len() < MAX_UNSEEN {
             self.losses.unseen.push(Unseen {
                 version: old.name.clone(),
                 why: redacted!(
-                    "{} changed between any two reads, so that its content at {} and {} cannot be compared: try again",
+                    "{} changed between any two reads, or is shown at one of the two versions only, so that its content at {} and \
+                     {} cannot be compared: try again",
                     Name(&name(object)),
                     Name(&old.name),
                     Name(&self.storage.name)

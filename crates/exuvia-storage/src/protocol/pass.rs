@@ -84,6 +84,21 @@ impl Pass {
         self.wanted
     }
 
+    /// Takes note that another server answers for the CRD, or that this could not be found out. If one does, nobody knows whose
+    /// objects were swept. After the trim only the patrol is left, and it is due once more.
+    pub fn hide(&mut self, why: Blocked, is_certain: bool) {
+        if self.trimmed {
+            return;
+        }
+        self.preflight = Some(Preflight::Blocked(why));
+        if !is_certain {
+            return;
+        }
+        (self.r0, self.r0_at) = (None, None);
+        (self.rewrite, self.verify) = (None, None);
+        (self.verified_up_to, self.r1) = (None, None);
+    }
+
     /// A new pass for a built-in resource.
     pub fn begin_built_in() -> Self {
         Self {

@@ -46,6 +46,8 @@ pub struct References {
     pub extent: Extent,
     /// What was not.
     pub unseen: Vec<Unseen>,
+    /// CRDs whose objects no list shows, although there may be some.
+    pub concealed: Vec<Unseen>,
 }
 
 impl References {
@@ -63,11 +65,17 @@ impl References {
             kinds,
             found: Mutex::default(),
         };
-        let Looked { extent, unseen, .. } = look_at_everything(client, avoid, progress, &finder).await?;
+        let Looked {
+            extent,
+            unseen,
+            concealed,
+            ..
+        } = look_at_everything(client, avoid, progress, &finder).await?;
         Ok(Self {
             found: finder.found.into_inner().unwrap_or_else(PoisonError::into_inner),
             extent,
             unseen,
+            concealed,
         })
     }
 

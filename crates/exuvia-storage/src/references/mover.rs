@@ -107,7 +107,12 @@ pub async fn move_to_storage(
         tallies: Mutex::new(vec![Moved::default(); targets.len()]),
         targets,
     };
-    let Looked { unseen, .. } = look_at_everything(client, &[], progress, &mover).await?;
+    let Looked {
+        mut unseen,
+        concealed,
+        ..
+    } = look_at_everything(client, &[], progress, &mover).await?;
+    unseen.extend(concealed);
     let mut tallies = mover.tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
     for tally in &mut tallies {
         tally.unseen.clone_from(&unseen);

@@ -11,7 +11,7 @@ use exuvia_write::{ErrorClass, Name, Redacted, brief, redacted};
 use kube::Client;
 use serde::Serialize;
 
-use self::prometheus::samples;
+use self::prometheus::{Sample, samples};
 pub use self::users::{Manager, ServerCounts, Users, still_writes};
 
 /// Counts a request when it ends, so that a watch shows only then (PITFALLS A37).
@@ -59,6 +59,8 @@ pub struct Unread {
     pub why: Redacted,
     /// Whether it is a right that is missing.
     pub forbidden: bool,
+    /// Whether it was told by its flags not to count, or not by version.
+    pub uncounted: bool,
 }
 
 impl Unread {
@@ -66,6 +68,14 @@ impl Unread {
         Self {
             why: why.into(),
             forbidden: false,
+            uncounted: false,
+        }
+    }
+
+    fn uncounted(why: impl Into<Redacted>) -> Self {
+        Self {
+            uncounted: true,
+            ..Self::new(why)
         }
     }
 }
@@ -239,6 +249,7 @@ async fn readings(
                 Err(error @ kube::Error::Api(_)) => Ok(Err(Unread {
                     why: Redacted::from_server(&brief(&error)),
                     forbidden: ErrorClass::of(&error) == ErrorClass::Denied,
+                    uncounted: false,
                 })),
                 Err(error) => Err(error),
             }
@@ -276,12 +287,14 @@ fn read(text: &str, resources: &[(&str, &str)]) -> Result<Reading, Unread> {
 
 /// What the text says of these resources.
 fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts>, Unread> {
-    // Every API server has answered some request.
-    if samples(text, REQUESTS).next().is_none() {
-        return Err(Unread::new(redacted!(
-            "it does not have {}, as an API server's has",
-            Name(REQUESTS)
-        )));
+    // Every API server has answered some request, and watches its own objects: without a sample the metric is turned off.
+    for metric in [REQUESTS, OPEN] {
+        if samples(text, metric).next().is_none() {
+            return Err(Unread::uncounted(redacted!(
+                "it does not have {}, as an API server's has",
+                Name(metric)
+            )));
+        }
     }
     let mut all: BTreeMap<Key, Counts> = BTreeMap::new();
     for (metric, is_open) in [(REQUESTS, false), (OPEN, true)] {
@@ -289,7 +302,17 @@ fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts
             let (group, plural) = (sample.label("group"), sample.label("resource"));
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count
             let count = sample.value as u64;
-            if count == 0 || !resources.contains(&(group, plural)) || !sample.label("dry_run").is_empty() {
+            if count == 0 {
+                continue;
+            }
+            if let Some(label) = uncounted_label(&sample, resources) {
+                return Err(Unread::uncounted(redacted!(
+                    "its {} does not tell the {} of some requests, which may be for this resource",
+                    Name(metric),
+                    label
+                )));
+            }
+            if !resources.contains(&(group, plural)) || !sample.label("dry_run").is_empty() {
                 continue;
             }
             let key = (
@@ -309,6 +332,19 @@ fn counts(text: &str, resources: &[(&str, &str)]) -> Result<BTreeMap<Key, Counts
         }
     }
     Ok(all)
+}
+
+/// The label that a sample does not tell, if it may be about one of these resources: an API server writes `unexpected` for
+/// each value that its flag `--allow-metric-labels` does not list.
+fn uncounted_label(sample: &Sample, resources: &[(&str, &str)]) -> Option<&'static str> {
+    const UNEXPECTED: &str = "unexpected";
+    let is = |label: &str, value: &str| [value, UNEXPECTED].contains(&sample.label(label));
+    let mut of_ours = resources.iter();
+    if !of_ours.any(|(group, plural)| is("group", group) && is("resource", plural)) {
+        return None;
+    }
+    let labels = ["group", "resource", "version", "dry_run"];
+    labels.into_iter().find(|label| sample.label(label) == UNEXPECTED)
 }
 
 #[cfg(test)]
@@ -336,6 +372,37 @@ apiserver_longrunning_requests{component="apiserver",group="example.com",resourc
         let seen = at(TEXT);
         assert_eq!(seen.requests, BTreeMap::from([("LIST".to_owned(), 7)]));
         assert_eq!((seen.total(), seen.watches), (7, 2));
+    }
+
+    #[test]
+    fn a_metric_that_is_turned_off_or_does_not_tell_the_version_is_not_silence() {
+        let resources = [("example.com", "widgets")];
+        let without: String = TEXT
+            .lines()
+            .filter(|line| !line.starts_with(OPEN))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let unread = counts(&without, &resources).unwrap_err();
+        assert!(unread.uncounted && unread.why.contains(OPEN), "{unread:?}");
+        for (value, label) in [
+            ("v1alpha1", "version"),
+            ("widgets", "resource"),
+            ("example.com", "group"),
+        ] {
+            let hidden = TEXT.replace(
+                &format!("{label}=\"{value}\""),
+                &format!("{label}=\"unexpected\""),
+            );
+            let unread = counts(&hidden, &resources).unwrap_err();
+            assert!(unread.uncounted && unread.why.contains(label), "{unread:?}");
+        }
+        let others = TEXT.replace(
+            "other.com\",resource=\"widgets\"",
+            "other.com\",resource=\"unexpected\"",
+        );
+        assert!(counts(&others, &resources).is_ok(), "of another group");
+        let closed = TEXT.replace("version=\"v1alpha1\"} 2", "version=\"unexpected\"} 0");
+        assert!(counts(&closed, &resources).is_ok(), "none is open");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod differential;
 mod generate;
+mod hidden;
 mod moving;
 mod shapes;
 

@@ -2,9 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod concealed;
 mod edges;
 mod gate;
 mod healthy;
+mod hidden;
 mod life;
 mod not_a_list;
 mod obstacles;
@@ -12,6 +14,7 @@ mod ownership;
 mod proof;
 mod scenarios;
 mod stale;
+mod uncounted;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

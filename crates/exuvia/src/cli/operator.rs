@@ -62,6 +62,9 @@ pub struct OperatorArgs {
     /// is reported as droppable. It needs the right to list everything, including Secrets
     #[arg(long, env = "EXUVIA_LOOK_AT_REFERENCES", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub look_at_references: bool,
+    /// How often the operator looks again whether versions may be dropped, once a migration is done
+    #[arg(long, env = "EXUVIA_LOOK_AGAIN", default_value = defaults::LOOK_AGAIN, value_parser = pause, allow_hyphen_values = true)]
+    pub look_again: Duration,
     /// How many objects a migration processes at once, at most; a `StorageMigration` can override it
     #[arg(long, env = "EXUVIA_MAX_CONCURRENCY", default_value_t = defaults::MAX_CONCURRENCY, value_parser = number::<u16>(limits::MAX_CONCURRENCY), allow_negative_numbers = true)]
     pub max_concurrency: u16,
@@ -307,6 +310,7 @@ fn storage_settings(args: &OperatorArgs, operator: String) -> ControllerSettings
         },
         operator,
         look_at_references: args.look_at_references,
+        look_again: args.look_again,
         defaults: Options {
             settle: args.settle,
             api_servers: args.api_servers.clone(),

@@ -1,7 +1,7 @@
 //! The verdicts at the end of `exuvia storage migrate`: each old version is droppable, held, or not known.
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::droppable::{Holds, Look, Looked, Question, Seen, Verdict, left_behind, look};
+use exuvia_storage::droppable::{Holds, Look, Looked, Question, Seen, Verdict, left_behind, look, together};
 use exuvia_storage::record::Record;
 use exuvia_storage::{Audience, End};
 use exuvia_write::{Redacted, RetryPolicy, redacted};
@@ -42,7 +42,7 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
             None => read(cluster, &definition.name).await,
         };
         match crd {
-            // Each by itself: the others stay served.
+            // Each by itself, and then all that may go.
             Ok(crd) => questions.extend(versions.into_iter().map(|version| {
                 asked.push(index);
                 Question {
@@ -73,6 +73,11 @@ pub(super) async fn run(cluster: &Cluster, args: &MigrateArgs, summaries: &mut [
         }
         summaries[index].old_versions.push(verdict);
     }
+    for summary in summaries {
+        if let Some(definition) = &summary.definition {
+            together(definition, &mut summary.old_versions);
+        }
+    }
 }
 
 async fn read(cluster: &Cluster, name: &str) -> Result<CustomResourceDefinition, Redacted> {
@@ -96,6 +101,7 @@ fn unlooked(definition: &Definition, record: Option<&Record>, version: &str, why
         references: Looked::No,
         usage: Looked::No,
         migrations: Looked::No,
+        hidden: Looked::No,
         served_after: &served_after,
         audience: Audience::CommandLine,
     };

@@ -174,6 +174,7 @@ async fn a_policys_message_is_told_and_what_cannot_be_told_apart_is_left_out() {
     // Who may not read objects cannot compare; the cause is told anyway.
     let rules = json!([
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apiregistration.k8s.io"], "resources": ["apiservices"], "verbs": ["get"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions/status"], "verbs": ["patch"]},
         {"apiGroups": ["policy.causes.io"], "resources": ["widgets"], "verbs": ["list", "patch"]},
     ]);

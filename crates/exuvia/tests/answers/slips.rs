@@ -187,6 +187,7 @@ async fn who_may_not_list_is_told_so_in_a_sentence() {
     let crd = flipped(&client, "unlisted.answers.io", 1).await.crd_name();
     let rules = json!([
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apiregistration.k8s.io"], "resources": ["apiservices"], "verbs": ["get"]},
     ]);
     let user = control_plane.user_with_rules("unlisting", &rules).await.unwrap();
     let kubeconfig = user.kubeconfig().unwrap();

@@ -28,6 +28,7 @@ mod proof;
 mod rights;
 mod secrets;
 mod shared;
+mod shed;
 mod stale;
 mod storage;
 mod verdict;

@@ -15,6 +15,7 @@ fn needed_anyway() -> Vec<Value> {
         json!({"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"]}),
         json!({"apiGroups": ["exuvia.dev"], "resources": ["storagemigrations"], "verbs": ["get", "list", "watch", "create", "delete"]}),
         json!({"apiGroups": ["exuvia.dev"], "resources": ["storagemigrations/status"], "verbs": ["patch"]}),
+        json!({"apiGroups": ["apiregistration.k8s.io"], "resources": ["apiservices"], "verbs": ["get"]}),
         json!({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}),
         json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]}),
         json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}),

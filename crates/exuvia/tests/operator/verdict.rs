@@ -197,3 +197,82 @@ async fn a_second_migration_of_the_same_resource_holds_nothing() {
     let status = in_phase(&client, "second-elder", Phase::Migrated).await;
     assert!(is_free_but_for_references(&status), "{status:?}");
 }
+
+/// Each of two versions may go, but not both: the storage version is not served.
+#[tokio::test]
+async fn what_is_called_droppable_may_be_dropped_together() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let widgets = Widgets::in_group("together.example.com");
+    let mut crd = widgets.crd("v1alpha1");
+    let mut beta = crd["spec"]["versions"][0].clone();
+    (beta["name"], beta["storage"]) = ("v1beta1".into(), false.into());
+    crd["spec"]["versions"].as_array_mut().unwrap().insert(1, beta);
+    crd["spec"]["versions"][2]["served"] = false.into();
+    widgets.install_crd(&client, crd.clone()).await.unwrap();
+    widgets.create(&client, "v1alpha1", 2).await.unwrap();
+    let strip = Patch::Merge(json!({"metadata": {"managedFields": [{}]}}));
+    for name in ["widget-0000", "widget-0001"] {
+        let api = widgets.api(&client, "v1alpha1");
+        api.patch(name, &PatchParams::default(), &strip).await.unwrap();
+    }
+    crd["spec"]["versions"][0]["storage"] = false.into();
+    crd["spec"]["versions"][2]["storage"] = true.into();
+    merge_crd(
+        &client,
+        &widgets,
+        json!({"spec": {"versions": crd["spec"]["versions"]}}),
+    )
+    .await;
+    label(&client, &widgets, Some("true")).await;
+    let _operator = looking(&control_plane);
+    let status = in_phase(&client, &widgets.crd_name(), Phase::Migrated).await;
+    assert_eq!(
+        status.droppable_versions,
+        Some(vec!["v1alpha1".to_owned()]),
+        "{status:?}"
+    );
+    let [blocker] = status.blockers.as_slice() else {
+        panic!("{status:?}");
+    };
+    assert_eq!(
+        (blocker.version.as_str(), blocker.holds.as_str()),
+        ("v1beta1", "Served"),
+        "{status:?}"
+    );
+}
+
+/// What was true when the migration ended may not be true for ever.
+#[tokio::test]
+async fn a_version_is_no_longer_called_droppable_when_somebody_uses_it_again() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let widgets = flipped(&client, "used-again.example.com", 2, true).await;
+    let user = control_plane.user("exuvia", &["system:masters"]).unwrap();
+    let flags = ["--look-at-references", "--look-again=1s"];
+    let _operator = Operator::start(&control_plane, &user, "looking-again", &flags);
+    let name = widgets.crd_name();
+    let status = in_phase(&client, &name, Phase::Migrated).await;
+    assert_eq!(
+        status.droppable_versions,
+        Some(vec!["v1alpha1".to_owned()]),
+        "{status:?}"
+    );
+    assert!(status.looked_at.is_some(), "{status:?}");
+
+    let write = json!({"apiVersion": format!("{}/v1alpha1", widgets.group()), "kind": "Widget",
+                       "metadata": {"name": "widget-0000"}, "spec": {"size": 7}});
+    let apply = PatchParams::apply("laggard").force();
+    let old = widgets.api(&client, "v1alpha1");
+    old.patch("widget-0000", &apply, &Patch::Apply(&write))
+        .await
+        .unwrap();
+    let status = status_when(&client, &name, "the writer is seen", |status| {
+        status.droppable_versions.as_ref().is_some_and(Vec::is_empty)
+    })
+    .await;
+    assert_eq!(status.phase, Some(Phase::Migrated), "{status:?}");
+    let blocker = &status.blockers[0];
+    assert_eq!(blocker.holds, "Ownership", "{status:?}");
+    assert!(blocker.message.contains("laggard"), "{status:?}");
+}

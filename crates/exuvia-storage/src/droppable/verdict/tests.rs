@@ -22,6 +22,7 @@ struct World {
     references: Option<Result<References, Redacted>>,
     usage: Usage,
     migrations: Result<Vec<Migration>, Redacted>,
+    hidden: Result<Vec<Hidden>, Redacted>,
     served_after: Vec<String>,
     audience: Audience,
 }
@@ -57,6 +58,7 @@ impl World {
             references: Some(Ok(References::default())),
             usage: Usage::counted("https://a", None, Ok(Counts::default())),
             migrations: Ok(Vec::new()),
+            hidden: Ok(Vec::new()),
             served_after: vec!["v1".into()],
             audience: Audience::CommandLine,
         }
@@ -85,6 +87,10 @@ impl World {
             usage: Looked::At(&self.usage),
             migrations: match &self.migrations {
                 Ok(migrations) => Looked::At(migrations),
+                Err(why) => Looked::Failed(why),
+            },
+            hidden: match &self.hidden {
+                Ok(hidden) => Looked::At(hidden),
                 Err(why) => Looked::Failed(why),
             },
             served_after: &self.served_after,
@@ -362,13 +368,15 @@ fn usage_an_open_watch_holds_and_requests_do_if_they_came_while_we_watched() {
     let quiet = usage(minute, Counts::default()).judge("v1alpha1");
     assert!(quiet.to_string().contains("no request within 60 s"), "{quiet}");
 
-    for (forbidden, command) in [
-        (true, "allow `get` on the path /metrics"),
-        (false, "make this API server reachable"),
+    for (forbidden, uncounted, command) in [
+        (true, false, "allow `get` on the path /metrics"),
+        (false, true, "--disabled-metrics"),
+        (false, false, "make this API server reachable"),
     ] {
         let unread = Unread {
             why: "no".into(),
             forbidden,
+            uncounted,
         };
         World::with(|world| world.usage = Usage::counted("https://a", None, Err(unread))).assert_not_known(
             Holds::Usage,
@@ -450,4 +458,35 @@ fn machines_get_the_same_answer() {
     assert_eq!(json["answer"], "notKnown");
     assert_eq!(json["unknown"][0]["what"], "bytes");
     assert_eq!(json["holders"], json!([]));
+}
+
+#[test]
+fn where_another_server_answers_nothing_is_known() {
+    let hidden = Hidden {
+        group: "example.com".into(),
+        version: "v1".into(),
+        service: "ns/api".into(),
+    };
+    World::with(|world| world.hidden = Ok(vec![hidden])).assert_not_known(
+        Holds::Bytes,
+        "the APIService v1.example.com sends requests to the Service ns/api",
+        "delete the APIService v1.example.com",
+    );
+    World::with(|world| world.hidden = Err("forbidden".into())).assert_not_known(
+        Holds::Bytes,
+        "cannot be read: forbidden",
+        "allow `get` on apiservices.apiregistration.k8s.io",
+    );
+}
+
+/// The garbage collector cannot see such a dependent either, until its CRD is served again.
+#[test]
+fn references_of_objects_that_no_list_shows_are_not_known() {
+    let mut concealed = References::default();
+    concealed.concealed = vec![unseen("gadgets.example.com", false)];
+    World::with(|world| world.references = Some(Ok(concealed))).assert_not_known(
+        Holds::References,
+        "gadgets.example.com (no answer)",
+        "serve a version of each",
+    );
 }

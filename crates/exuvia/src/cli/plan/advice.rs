@@ -6,6 +6,7 @@ use exuvia_storage::loss;
 use exuvia_storage::record::Record;
 use exuvia_storage::usage::still_writes;
 use exuvia_storage::{Owners, exclusion};
+use exuvia_sweep::api_service::Hidden;
 
 use super::ownership::{Misfits, Ownership};
 
@@ -50,6 +51,22 @@ impl Advice {
             (advice.first, advice.command, advice.price) = (None, None, None);
         }
         advice
+    }
+
+    /// Another server answers for some versions, so nothing that was seen there is the CRD's.
+    pub(super) fn hide(&mut self, hidden: &[Hidden]) {
+        let names: Vec<String> = hidden.iter().map(Hidden::api_service).collect();
+        for hidden in hidden {
+            self.verdict.push_str(&format!("; {hidden}"));
+        }
+        let delete = format!(
+            "delete the APIService {}, or set `served: false` for that version in the CRD",
+            names.join(", ")
+        );
+        self.first = Some(match self.first.take() {
+            Some(first) => format!("{delete}; {first}"),
+            None => delete,
+        });
     }
 
     fn without_owners(definition: &Definition, record: Option<&Record>) -> Self {

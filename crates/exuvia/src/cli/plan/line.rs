@@ -7,6 +7,7 @@ use exuvia_storage::definition::Definition;
 use exuvia_storage::record::Record;
 use exuvia_storage::{EXCLUDE_ANNOTATION, MissingRule, OptIn, Owner, exclusion, redact_uncut};
 use exuvia_sweep::Sweep;
+use exuvia_sweep::api_service::Hidden;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use serde::Serialize;
@@ -126,7 +127,14 @@ impl Line {
                 Err(why) => unlisted = Some(why),
             }
         }
-        let advice = Advice::on(definition, record.as_ref(), seen.as_ref());
+        let mut advice = Advice::on(definition, record.as_ref(), seen.as_ref());
+        // A user who may not read them is told so by the command that the advice names.
+        let hidden = Hidden::among(client, &definition.group, definition.served()).await;
+        let hidden = hidden.unwrap_or_default();
+        if !hidden.is_empty() {
+            advice.hide(&hidden);
+            objects = None; // another server's
+        }
         let held = |seen: &Ownership| blockers(definition, record.as_ref(), seen, migration.as_ref());
         let missing_rule = unlisted.as_deref().and_then(MissingRule::named_in);
         let verdict = match (&unlisted, &missing_rule) {
