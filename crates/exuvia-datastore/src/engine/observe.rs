@@ -18,7 +18,7 @@ use super::Engine;
 use super::work::Work;
 use crate::Error;
 use crate::copy::FIELD_MANAGER;
-use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, read_flag};
+use crate::freeze::{Form, Part, PartState, Piece, read_flag};
 use crate::protocol::{
     Clones as CloneState, Copied, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route,
     Stage, Undo, Wants,
@@ -144,7 +144,8 @@ impl Engine {
             }
             return Ok(());
         }
-        let (mut work, invalid) = self.read_spec().await?;
+        let (work, invalid) = self.read_spec().await?;
+        let mut work = self.timed(work);
         if let Some(former) = self.work.take() {
             work.mover.aliases = former.mover.aliases;
             work.freeze = former.freeze;
@@ -257,12 +258,18 @@ impl Engine {
             return Ok((Policy::Absent, false));
         };
         if !self.migration.spec.freeze.admission {
-            let shield = work.freeze.observe(Form::Converged, true).await?;
-            return Ok((Policy::NotWanted, stands(&shield, Part::Shield)));
+            // Without an APIService there is no shield: an API server that has no policies need not be asked for one.
+            let shield = if self.migration.spec.cutover.api_service.is_empty() {
+                false
+            } else {
+                stands(&work.freeze.observe(Form::Converged, true).await?, Part::Shield)
+            };
+            return Ok((Policy::NotWanted, shield));
         }
         // The likely form first: each look is a dozen requests.
         let mut forms = [
             (Form::Frozen, Policy::Frozen),
+            (Form::Committed, Policy::Committed),
             (Form::Converged, Policy::Converged),
         ];
         if stage == Stage::After {
@@ -318,7 +325,10 @@ impl Engine {
         let Some(work) = &self.work else {
             return Ok(Guard::NotNeeded);
         };
-        let wanted = self.migration.spec.freeze.admission && self.migration.spec.freeze.drain == "Auto";
+        if !self.migration.spec.freeze.admission {
+            return Ok(Guard::NotNeeded);
+        }
+        let wanted = self.migration.spec.freeze.drain == "Auto";
         if stage == Stage::Undoing || stage == Stage::After {
             let exists = work.freeze.is_counting().await?;
             return Ok(if exists { Guard::Ready } else { Guard::NotNeeded });
@@ -329,8 +339,7 @@ impl Engine {
         Ok(match self.counting_since {
             None => Guard::Absent,
             Some(since) => {
-                let left =
-                    SCHEMA_COUNTS_AFTER.saturating_sub(Instant::now().saturating_duration_since(since));
+                let left = self.gauges_count_after.saturating_sub(since.elapsed());
                 if left.is_zero() {
                     Guard::Ready
                 } else {

@@ -7,10 +7,11 @@ use exuvia_write::ErrorClass;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::{Look, failed, lock};
+use super::{Look, failed};
 use crate::Error;
 use crate::copy::annotation;
 use crate::kinds::Kind;
+use crate::lock::lock;
 use crate::mapping::Output;
 
 /// How many fields of one target are listed.
