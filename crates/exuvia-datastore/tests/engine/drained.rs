@@ -155,10 +155,7 @@ async fn nothing_is_copied_before_a_server_that_stands_still_refuses_too() {
                 asked += usize::from(message.contains("did not answer"));
             }
             NextStep::Do(step @ (Step::Lock | Step::SaveFlags | Step::SetFlags)) => {
-                engine
-                    .carry_out(step)
-                    .await
-                    .map_err(|error| error.to_string())?;
+                engine.carry_out(step).await.map_err(|error| error.to_string())?;
             }
             other => panic!("{other:?} while a server stands still"),
         }

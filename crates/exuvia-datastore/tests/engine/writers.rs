@@ -59,7 +59,7 @@ async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String,
         if api.create(&PostParams::default(), &widget).await.is_ok() {
             exists.insert(name.clone(), true);
         }
-        if number % 2 == 1 && exists.contains_key(&name) {
+        if number % 2 == 1 && exists.get(&name) == Some(&true) {
             let deleted = api.delete(&name, &DeleteParams::default()).await.is_ok();
             exists.insert(name, !deleted);
         }
