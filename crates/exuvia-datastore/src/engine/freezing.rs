@@ -42,13 +42,13 @@ impl Engine {
     }
 
     pub(super) async fn set_flags(&mut self) -> Result<(), Error> {
+        // Somebody may have let writers go: what they began must end, too. If an answer is lost, it counts from the next look.
+        (self.flags_set_at, self.seen.drained) = (None, Drained::NotYet);
         let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
         for (flag, saved) in self.migration.spec.freeze.flags.iter().zip(&saved) {
             freeze_flag(&self.client, &self.writer, flag, saved).await?;
         }
-        // Somebody may have let writers go in between: what they began since must end, too.
         self.flags_set_at = Some(Instant::now());
-        self.seen.drained = Drained::NotYet;
         Ok(())
     }
 

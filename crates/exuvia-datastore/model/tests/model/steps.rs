@@ -55,6 +55,10 @@ pub(crate) fn carry_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<St
 fn failures(before: &State, done: &Done, mistake: Option<Mistake>) -> Vec<State> {
     let mut before = before.clone();
     before.world.events_left -= 1;
+    if before.doing.is_some_and(|doing| doing.step == Step::SetFlags) {
+        // Whether writers were let go in between is not known.
+        (before.draining, before.seen.drained) = (None, Drained::NotYet);
+    }
     // Nothing was done.
     let refused = before.clone().ends();
     // It was done, and nobody knows.
@@ -206,10 +210,11 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         Step::Drain => {
             let counts = world.setting.gauges && world.guard == Some(DRAIN);
             let counted = world.in_flight.is_some_and(|write| write.counted);
+            let left = *draining.get_or_insert(DRAIN);
             let too_soon = u8::from(is(Mistake::DrainTooShort));
             seen.drained = match (counts, counted) {
                 _ if is(Mistake::CopyBeforeTheDrain) => Drained::Yes,
-                (false, _) if draining.is_some_and(|left| left <= too_soon) => Drained::Yes,
+                (false, _) if left <= too_soon => Drained::Yes,
                 (true, false) => Drained::Yes,
                 (false, _) | (true, true) => Drained::NotYet,
             };
