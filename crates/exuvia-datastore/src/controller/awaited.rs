@@ -26,13 +26,13 @@ pub(super) struct Awaiting(watch::Sender<Held>);
 
 impl Awaiting {
     /// This is what the migration waits for now; nothing: it does not wait.
-    pub(super) fn set(&self, migration: &str, awaited: BTreeSet<Awaited>) {
+    pub(super) fn set(&self, migration: &str, awaited: &BTreeSet<Awaited>) {
         self.0.send_if_modified(|held| {
             if awaited.is_empty() {
                 held.remove(migration).is_some()
             } else {
                 let before = held.insert(migration.to_owned(), awaited.clone());
-                before.as_ref() != Some(&awaited)
+                before.as_ref() != Some(awaited)
             }
         });
     }

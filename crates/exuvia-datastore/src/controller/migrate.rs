@@ -45,7 +45,7 @@ impl DatastoreController {
         // Nothing is left to do, and the rights for it may have been taken back.
         if phase == Some(DatastorePhase::Complete) && migration.metadata.deletion_timestamp.is_none() {
             self.world().hold(name, false);
-            self.awaiting.set(name, BTreeSet::new());
+            self.awaiting.set(name, &BTreeSet::new());
             lock(&self.works).remove(name);
             self.meters.show_frozen(&migration);
             let update = complete(&migration);
@@ -132,7 +132,7 @@ impl DatastoreController {
             _ => Ok(BTreeSet::new()),
         };
         match awaited {
-            Ok(awaited) => self.awaiting.set(name, awaited),
+            Ok(awaited) => self.awaiting.set(name, &awaited),
             Err(error) => {
                 let error = Redacted::from_error(&error);
                 tracing::debug!(migration = name, %error, "what it waits for is not known");

@@ -135,7 +135,7 @@ impl DatastoreController {
     /// A migration is gone: without this its gauges would be shown for ever.
     fn forget_migration(&self, name: &str) {
         self.world().hold(name, false);
-        self.awaiting.set(name, BTreeSet::new());
+        self.awaiting.set(name, &BTreeSet::new());
         lock(&self.works).remove(name);
         self.publisher.gauges().forget(name);
         self.meters.forget(name);

@@ -23,6 +23,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 pub use self::findings::{Findings, Problem};
+pub(crate) use self::target::would_be_made_so;
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;
 use crate::compare::Comparison;

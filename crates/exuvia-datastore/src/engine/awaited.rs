@@ -11,6 +11,9 @@ use crate::kinds::{Kind, Kinds};
 use crate::protocol::Hold;
 use crate::waits;
 
+/// Namespace and name of objects.
+type Names = BTreeSet<(String, String)>;
+
 /// Objects of one kind that may let a migration go on when they change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Awaited {
@@ -23,7 +26,7 @@ pub(crate) struct Awaited {
     labels: Option<String>,
     fields: Option<String>,
     /// Namespace and name of those that count; `None`: all of them.
-    objects: Option<BTreeSet<(String, String)>>,
+    objects: Option<Names>,
 }
 
 impl Awaited {
@@ -65,8 +68,7 @@ impl Awaited {
 
     /// Whether this one counts.
     pub(crate) fn counts(&self, namespace: &str, name: &str) -> bool {
-        let is_named =
-            |objects: &BTreeSet<(String, String)>| objects.contains(&(namespace.to_owned(), name.to_owned()));
+        let is_named = |objects: &Names| objects.contains(&(namespace.to_owned(), name.to_owned()));
         self.objects.as_ref().is_none_or(is_named)
     }
 }
@@ -118,7 +120,7 @@ impl Engine {
 
 /// The kinds of objects that stand in the way, and those objects. Where not all of them are known, any object counts.
 fn in_the_way(kinds: &Kinds, found: &Findings, renames: &dyn Fn(usize) -> bool) -> BTreeSet<Awaited> {
-    let mut named: BTreeMap<String, (ApiResource, Option<BTreeSet<(String, String)>>)> = BTreeMap::new();
+    let mut named: BTreeMap<String, (ApiResource, Option<Names>)> = BTreeMap::new();
     let mut add = |kind: &Kind, object: Option<(&str, &str)>| {
         let (_, objects) = named
             .entry(kind.name())

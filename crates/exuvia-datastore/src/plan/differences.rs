@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Look, failed};
 use crate::Error;
-use crate::copy::annotation;
+use crate::copy::{annotation, would_be_made_so};
 use crate::kinds::Kind;
 use crate::lock::lock;
 use crate::mapping::Output;
@@ -133,6 +133,10 @@ impl Look {
         let as_stored = self.put_over(target, live, &live_value, &live_value).await?;
         let would_be = self.put_over(target, live, &live_value, &output.object).await?;
         let is_denied = matches!((&as_stored, &would_be), (Put::Denied, _) | (_, Put::Denied));
+        let api = target.all(&self.client);
+        if !is_denied && would_be_made_so(&self.writer, &api, &self.comparison, live, &output.object).await? {
+            return Ok(Compared::ByServer(Vec::new()));
+        }
         let mut found = self.comparison.differences(
             &would_be.or_else(|| output.object.clone()),
             &as_stored.or_else(|| live_value.clone()),
