@@ -258,7 +258,7 @@ impl Engine {
             return Ok((Policy::Absent, false));
         };
         if !self.migration.spec.freeze.admission {
-            // Without an APIService there is no shield: an API server that has no policies need not be asked for one.
+            // Without an APIService no shield is needed: an API server that has no policies need not be asked for one.
             let shield = if self.migration.spec.cutover.api_service.is_empty() {
                 false
             } else {

@@ -147,7 +147,7 @@ pub async fn restore_flag(
     Ok(restored)
 }
 
-/// Leaves a flag as it is, frozen, and notes on its object what it was: where there is no policy that could say it.
+/// Leaves a flag as it is, frozen, and notes on its object what it was: where no policy could say it.
 pub async fn leave_flag(
     client: &Client,
     writer: &Writer,

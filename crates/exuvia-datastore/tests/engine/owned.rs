@@ -249,7 +249,7 @@ async fn a_source_cannot_be_deleted_before_its_dependents_name_the_target() {
         let deleted = stage.api(&stage.old).delete("w0", &DeleteParams::default()).await;
         deleted.map(drop).map_err(|error| error.to_string())
     };
-    // The target is free, so whoever moved on may want to be rid of the source.
+    // The target is free, so somebody who has moved on may want to be rid of the source.
     until("the target can be written", async || {
         let patch = Patch::Merge(json!({"spec": {"color": "new"}}));
         let target = stage.api(&stage.new);
