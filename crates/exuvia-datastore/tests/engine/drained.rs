@@ -101,7 +101,7 @@ async fn the_gauges_of_every_server_end_the_drain_when_the_last_write_has_commit
         migration,
     )
     .drains_within(Duration::from_secs(3600), Duration::ZERO);
-    moves_what_commits_late(&stage, engine, writer.client().unwrap()).await;
+    Box::pin(moves_what_commits_late(&stage, engine, writer.client().unwrap())).await;
 }
 
 /// No API server is known that could be asked itself, so nothing is known of its gauges.
@@ -116,7 +116,7 @@ async fn where_no_gauge_can_be_read_time_ends_the_drain() {
     let engine = stage
         .engine(&migration)
         .drains_within(SLOW + Duration::from_secs(2), Duration::ZERO);
-    moves_what_commits_late(&stage, engine, writer.client().unwrap()).await;
+    Box::pin(moves_what_commits_late(&stage, engine, writer.client().unwrap())).await;
 }
 
 /// PITFALLS D11: an API server that stood still lets writes pass until it has caught up.
