@@ -123,7 +123,10 @@ fn configuration() -> anyhow::Result<String> {
     let mut text = "# Configuration of the operator\n\nGenerated from the code by `cargo xtask generate`. A flag takes \
                     precedence over its environment variable.\n\n| flag | environment variable | default | meaning |\n|---|---|---|---|\n"
         .to_owned();
-    for arg in operator.get_arguments().filter(|arg| !arg.is_global_set()) {
+    let shown = operator
+        .get_arguments()
+        .filter(|arg| !arg.is_global_set() && !arg.is_hide_set());
+    for arg in shown {
         let Some(long) = arg.get_long().filter(|long| *long != "help") else {
             continue;
         };

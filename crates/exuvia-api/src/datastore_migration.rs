@@ -29,6 +29,8 @@ pub const SOURCE_HASH_ANNOTATION: &str = "exuvia.dev/source-hash";
 pub const DATASTORE_LABEL: &str = "exuvia.dev/datastore-migration-uid";
 /// On a policy that outlives its `DatastoreMigration`: the name of that migration.
 pub const RETIRED_ANNOTATION: &str = "exuvia.dev/retired";
+/// On a policy or an object that outlives its migration: flags that stay frozen, and what they were.
+pub const RETIRED_FLAGS_ANNOTATION: &str = "exuvia.dev/retired-flags";
 /// A `DatastoreMigration` gets this annotation to leave `Failed` without a change of its spec.
 pub const RETRY_ANNOTATION: &str = "exuvia.dev/retry";
 

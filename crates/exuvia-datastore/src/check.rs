@@ -28,7 +28,8 @@ pub(crate) async fn check(
         Err(blockers) => return Ok((blockers, None)),
     };
     let mut blockers = overlaps(client, migration, &work.mover.kinds).await?;
-    if migration.spec.freeze.admission && !has_policies(client).await? {
+    let needs_policies = migration.spec.freeze.admission || !migration.spec.cutover.api_service.is_empty();
+    if needs_policies && !has_policies(client).await? {
         blockers.push(blocker(
             reason::NO_POLICY_API,
             "this API server has no ValidatingAdmissionPolicy (admissionregistration.k8s.io/v1): upgrade it to Kubernetes 1.30 \

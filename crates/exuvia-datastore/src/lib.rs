@@ -21,6 +21,7 @@ mod engine;
 mod error;
 pub mod freeze;
 mod kinds;
+mod lock;
 pub mod mapping;
 pub mod owners;
 pub mod plan;

@@ -4,7 +4,7 @@ mod differences;
 mod sides;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use exuvia_api::{Blocker, DatastoreMigration, datastore_reason as reason};
 use exuvia_runtime::servers::ApiServers;
@@ -19,6 +19,7 @@ use crate::Error;
 use crate::compare::Comparison;
 use crate::copy::{FIELD_MANAGER, Findings, Problem, all_looked_at};
 use crate::kinds::{Kind, Kinds};
+use crate::lock::lock;
 use crate::mapping::{Converted, Mappings};
 
 /// Looks at the objects of one migration.
@@ -185,8 +186,4 @@ pub async fn obstacles(
 
 fn failed(error: &Error) -> Verdict {
     Verdict::failed("failed", Redacted::from_error(error))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

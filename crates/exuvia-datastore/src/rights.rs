@@ -57,7 +57,7 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             "Read the objects that are moved, and probe that writes to them are refused.",
             &group,
             plurals.clone(),
-            &["get", "list", "patch", "create"],
+            &["get", "list", "watch", "patch", "create"],
         ));
     }
     for (group, plurals) in by_group(kinds.targets()) {
@@ -65,18 +65,21 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             "Try, create and verify the copies, and take them back if the migration is undone.",
             &group,
             plurals.clone(),
-            &["get", "list", "create", "update", "patch", "delete"],
+            &["get", "list", "watch", "create", "update", "patch", "delete"],
         ));
         let status: Vec<String> = plurals.iter().map(|plural| format!("{plural}/status")).collect();
         rules.push(Rule::new("Copy their status.", &group, status, &["patch"]));
     }
-    if spec.freeze.admission {
+    // The shield, which keeps the garbage collector away while an APIService is switched, is one too.
+    if spec.freeze.admission || !spec.cutover.api_service.is_empty() {
         rules.push(Rule::new(
             "Refuse writes while objects are copied, and let them go again.",
             ADMISSION,
             ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
             &["get", "list", "create", "patch", "delete"],
         ));
+    }
+    if spec.freeze.admission {
         rules.push(Rule::new(
             "Count writes that are under way when the freeze begins.",
             FLOW_CONTROL,
@@ -165,10 +168,10 @@ fn about_named_objects(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rul
     }
     for wait in &spec.cutover.wait_for {
         rules.push(Rule::new(
-            "See whether objects are as cutover.waitFor wants them.",
+            "See when objects are as cutover.waitFor wants them.",
             &wait.group,
             [kinds.plural_of_other(&wait.group, &wait.kind)],
-            &["list"],
+            &["list", "watch"],
         ));
     }
     rules

@@ -43,6 +43,9 @@ pub struct DatastoreMigrationStatus {
     /// How often everything was undone since somebody last asked for it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retreats: i32,
+    /// After an undo: when the source may be frozen again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
     /// What was changed on the way and comes back if the migration is undone.
     #[serde(default, skip_serializing_if = "is_default")]
     pub saved: SavedState,

@@ -1,22 +1,34 @@
 //! What only a datastore migration counts. Phases, stalls and durations are the publisher's.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exuvia_api::{DatastoreMigration, DatastorePhase, DatastoreProgress, TypeProgress};
 use exuvia_runtime::Metrics;
 use exuvia_runtime::publish::Gauges;
-use exuvia_write::{Outcome, WriteReport};
+use exuvia_write::{Outcome, WriteReport, resource_name};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::{Resource, ResourceExt};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::status::Migrations;
+use crate::Kinds;
 use crate::copy::FIELD_MANAGER;
+use crate::lock::lock;
 use crate::protocol::StepKind;
+
+/// The kind of what is not among the moved ones.
+const OTHER: &str = "other";
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -42,10 +54,37 @@ pub(super) struct Meters {
     retries: Family<Labels<2>, Counter>,
     types: Family<Labels<1>, Histogram, fn() -> Histogram>,
     frozen: Family<Labels<1>, Gauge>,
+    /// Plural and group of what is written, and the kind: a request names the former, people the latter.
+    kinds: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 /// How many objects of each kind and outcome were counted in one run of a migration.
 pub(super) type Counted = BTreeMap<(String, &'static str), i64>;
+
+/// What a migration writes besides objects of moved kinds.
+fn own_kinds() -> BTreeMap<String, String> {
+    let own = [
+        resource::<DatastoreMigration>(),
+        resource::<ValidatingAdmissionPolicy>(),
+        resource::<ValidatingAdmissionPolicyBinding>(),
+        resource::<FlowSchema>(),
+        resource::<PriorityLevelConfiguration>(),
+        resource::<APIService>(),
+        resource::<CustomResourceDefinition>(),
+    ];
+    own.into_iter().collect()
+}
+
+fn resource<K: Resource<DynamicType = ()>>() -> (String, String) {
+    let name = resource_name(&K::plural(&()), &K::group(&()));
+    (name, K::kind(&()).into_owned())
+}
+
+/// The label must be bounded: groups of clones have a uid in them, and dependents may be of any kind.
+fn kind_of(kinds: &BTreeMap<String, String>, resource: &str) -> String {
+    let other = || OTHER.to_owned();
+    kinds.get(resource).cloned().unwrap_or_else(other)
+}
 
 impl Meters {
     pub(super) fn register(metrics: &Metrics) -> Self {
@@ -55,6 +94,7 @@ impl Meters {
             retries: Family::default(),
             types: Family::new_with_constructor(durations),
             frozen: Family::default(),
+            kinds: Arc::new(Mutex::new(own_kinds())),
         };
         metrics.register(
             "exuvia_datastore_resources",
@@ -68,7 +108,7 @@ impl Meters {
         );
         metrics.register(
             "exuvia_datastore_retries",
-            "Writes of a datastore migration that were tried again",
+            "Writes of a datastore migration that were tried again, by kind (`other`: an object that is not moved)",
             new.retries.clone(),
         );
         metrics.register(
@@ -113,16 +153,24 @@ impl Meters {
 
     /// For a writer: counts what it tries again.
     pub(super) fn observe_writes(&self) -> impl Fn(&WriteReport<'_>) + Send + Sync + 'static {
-        let retries = self.retries.clone();
+        let (retries, kinds) = (self.retries.clone(), Arc::clone(&self.kinds));
         move |report| {
             let is_sent = !matches!(report.outcome, Outcome::Unsent | Outcome::Gated);
             if report.attempt > 1 && is_sent {
                 let labels = [
-                    ("kind", report.target.resource.clone()),
+                    ("kind", kind_of(&lock(&kinds), &report.target.resource)),
                     ("operation", report.verb.as_str().to_owned()),
                 ];
                 retries.get_or_create(&labels).inc();
             }
+        }
+    }
+
+    /// These are moved.
+    pub(super) fn know(&self, moved: &Kinds) {
+        let mut kinds = lock(&self.kinds);
+        for kind in moved.sources().into_iter().chain(moved.targets()) {
+            kinds.insert(kind.name(), kind.resource.kind.clone());
         }
     }
 
@@ -169,7 +217,7 @@ impl super::DatastoreController {
         meters.count(&mut Counted::new(), &progress);
         meters.failed("Widget", 0);
         meters.took("Widget", Duration::from_secs(1));
-        let labels = [("kind", "widgets".to_owned()), ("operation", "create".to_owned())];
+        let labels = [("kind", "Widget".to_owned()), ("operation", "create".to_owned())];
         meters.retries.get_or_create(&labels).inc_by(0);
         meters
             .frozen
@@ -191,6 +239,24 @@ mod tests {
                 ..TypeProgress::default()
             }],
             ..DatastoreProgress::default()
+        }
+    }
+
+    #[test]
+    fn a_retry_is_counted_by_kind() {
+        let mut kinds = own_kinds();
+        kinds.insert("widgets.new.dev".to_owned(), "Widget".to_owned());
+        for (resource, expected) in [
+            ("widgets.new.dev", "Widget"),
+            ("datastoremigrations.exuvia.dev", "DatastoreMigration"),
+            (
+                "validatingadmissionpolicies.admissionregistration.k8s.io",
+                "ValidatingAdmissionPolicy",
+            ),
+            ("apiservices.apiregistration.k8s.io", "APIService"),
+            ("deployments.apps", "other"),
+        ] {
+            assert_eq!(kind_of(&kinds, resource), expected);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Carries one migration out: drives its engine as far as it can go now, and keeps it while it waits.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,16 +13,15 @@ use exuvia_sweep::Control;
 use exuvia_write::{ErrorClass, Redacted, redacted};
 use kube::ResourceExt;
 
+use super::DatastoreController;
 use super::metrics::Counted;
 use super::status::{StatusUpdate, stalled_for};
 use super::teller::StatusTeller;
 use super::words::moved;
-use super::{DatastoreController, lock};
+use crate::lock::lock;
 use crate::protocol::Hold;
 use crate::{Engine, Error};
 
-/// What stands in the way is looked at again this often, besides at events.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// A server that fails so often in a row is worth a word in the status; once is a hiccup.
 const WORTH_A_WORD: u32 = 3;
 
@@ -45,6 +45,7 @@ impl DatastoreController {
         // Nothing is left to do, and the rights for it may have been taken back.
         if phase == Some(DatastorePhase::Complete) && migration.metadata.deletion_timestamp.is_none() {
             self.world().hold(name, false);
+            self.awaiting.set(name, &BTreeSet::new());
             lock(&self.works).remove(name);
             self.meters.show_frozen(&migration);
             let update = complete(&migration);
@@ -75,16 +76,17 @@ impl DatastoreController {
         work.failed = 0;
         let is_held = matches!(
             ended,
-            Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::CleanupBlocked)
+            Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::WaitingFor | Hold::CleanupBlocked)
         );
         self.world().hold(name, is_held);
+        self.await_for(name, &work.engine, &ended).await;
         Ok(match ended {
             Ended::Waits(left) => {
                 self.keep(name, work);
                 Next::After(left)
             }
             Ended::Held(hold) => {
-                let pause = pause(hold, work.engine.migration(), began.elapsed());
+                let pause = self.pause(hold, work.engine.migration(), began.elapsed());
                 self.keep(name, work);
                 Next::After(pause)
             }
@@ -121,6 +123,30 @@ impl DatastoreController {
             uid,
             failed: 0,
         }
+    }
+
+    /// Lets what it waits for be watched. What that is may be unknown for a moment: then it is looked at again, as always.
+    async fn await_for(&self, name: &str, engine: &Engine, ended: &Ended<Hold>) {
+        let awaited = match ended {
+            Ended::Held(hold) => engine.awaited(*hold).await,
+            _ => Ok(BTreeSet::new()),
+        };
+        match awaited {
+            Ok(awaited) => self.awaiting.set(name, &awaited),
+            Err(error) => {
+                let error = Redacted::from_error(&error);
+                tracing::debug!(migration = name, %error, "what it waits for is not known");
+            }
+        }
+    }
+
+    /// When to look at a hold again. What takes long to look at is looked at less often.
+    fn pause(&self, hold: Hold, migration: &DatastoreMigration, took: Duration) -> Duration {
+        let interval = match hold {
+            Hold::Conflicts => parse_duration(&migration.spec.conflicts.poll_interval).ok(),
+            _ => None,
+        };
+        interval.unwrap_or(self.settings.look_again).max(took)
     }
 
     fn keep(&self, name: &str, work: Work) {
@@ -169,15 +195,6 @@ impl DatastoreController {
         // It may well fail for the same reason: then the log is all there is.
         let _ = self.publisher.publish(&mut migration, &update).await;
     }
-}
-
-/// When to look at a hold again. What takes long to look at is looked at less often.
-fn pause(hold: Hold, migration: &DatastoreMigration, took: Duration) -> Duration {
-    let interval = match hold {
-        Hold::Conflicts => parse_duration(&migration.spec.conflicts.poll_interval).unwrap_or(LOOK_AGAIN),
-        _ => LOOK_AGAIN,
-    };
-    interval.max(took)
 }
 
 fn is_forbidden(error: &Error) -> bool {

@@ -1,5 +1,6 @@
 //! The controller: carries out every `DatastoreMigration` of a cluster with the engine, and says how each one stands.
 
+mod awaited;
 mod metrics;
 mod migrate;
 mod running;
@@ -8,9 +9,10 @@ mod teller;
 mod words;
 mod world;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use exuvia_api::DatastoreMigration;
 use exuvia_runtime::publish::Publisher;
@@ -23,20 +25,33 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::ListParams;
 use kube::{Api, Client, Config, ResourceExt};
 
+use self::awaited::Awaiting;
 use self::metrics::Meters;
 use self::migrate::Work;
 use self::status::Migrations;
 use self::world::World;
 use crate::Error;
+use crate::lock::lock;
 
 /// How many names a page of the watches' lists holds: what a CRD's metadata weighs is mostly managedFields.
 const PAGE: u32 = 50;
 
 /// What the controller is told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DatastoreSettings {
     /// API servers to ask directly, in addition to those that the cluster lists.
     pub api_servers: Vec<http::Uri>,
+    /// What stands in the way is watched. It is also looked at this often, for what cannot be watched, such as rights.
+    pub look_again: Duration,
+}
+
+impl Default for DatastoreSettings {
+    fn default() -> Self {
+        Self {
+            api_servers: Vec::new(),
+            look_again: Duration::from_secs(10),
+        }
+    }
 }
 
 /// Carries out what `DatastoreMigration`s ask for.
@@ -54,6 +69,7 @@ pub struct DatastoreController {
     world: Mutex<World>,
     /// Engines that wait, by the migration's name.
     works: Mutex<HashMap<String, Work>>,
+    awaiting: Awaiting,
 }
 
 impl fmt::Debug for DatastoreController {
@@ -98,6 +114,7 @@ impl DatastoreController {
             settings,
             world: Mutex::default(),
             works: Mutex::default(),
+            awaiting: Awaiting::default(),
         }
     }
 
@@ -118,6 +135,7 @@ impl DatastoreController {
     /// A migration is gone: without this its gauges would be shown for ever.
     fn forget_migration(&self, name: &str) {
         self.world().hold(name, false);
+        self.awaiting.set(name, &BTreeSet::new());
         lock(&self.works).remove(name);
         self.publisher.gauges().forget(name);
         self.meters.forget(name);
@@ -126,6 +144,7 @@ impl DatastoreController {
     /// Forgets what this process did as the leader.
     fn forget_work(&self) {
         lock(&self.works).clear();
+        self.awaiting.clear();
         self.publisher.gauges().forget_all();
         self.meters.forget_all();
     }
@@ -201,6 +220,7 @@ impl Controller for DatastoreController {
         tokio::join!(
             self.watch_migrations(&queue, || synced.done()),
             self.watch_crds(&queue),
+            self.awaiting.follow(&self.watching, &self.metrics, &queue),
         );
     }
 
@@ -227,8 +247,4 @@ impl Controller for DatastoreController {
             Err(error) => Err(ReconcileError(error)),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,11 +9,12 @@ use exuvia_runtime::Signal;
 use exuvia_runtime::publish::{Extent, Running};
 use exuvia_sweep::Control;
 
+use super::DatastoreController;
 use super::metrics::{Counted, Meters};
 use super::status::{before_the_copy, with_totals_of};
-use super::{DatastoreController, lock};
 use crate::copy::Findings;
-use crate::protocol::{Step, StepKind};
+use crate::lock::lock;
+use crate::protocol::Step;
 
 /// A running step.
 pub(super) struct RunningStep<'a> {
@@ -28,14 +29,13 @@ pub(super) struct RunningStep<'a> {
 }
 
 impl RunningStep<'_> {
-    fn kind(&self) -> Option<StepKind> {
-        self.step.map(Step::kind)
+    fn is_copy(&self) -> bool {
+        self.step == Some(Step::Copy)
     }
 
     /// How far it is; `None`: it is not one that goes through all objects.
     fn progress(&self) -> Option<DatastoreProgress> {
-        let kind = self.kind()?;
-        let is_copy = kind == StepKind::Copying;
+        let is_copy = self.is_copy();
         let goes_through_all = is_copy || matches!(self.step, Some(Step::Try | Step::TryAgain));
         let findings = self.findings.as_ref().filter(|_| goes_through_all)?;
         let progress = lock(findings).progress.clone();
@@ -54,9 +54,7 @@ impl RunningStep<'_> {
 
 impl Running<DatastoreMigration> for RunningStep<'_> {
     fn extent(&self) -> Option<Extent> {
-        let progress = self
-            .progress()
-            .filter(|_| self.kind() == Some(StepKind::Copying))?;
+        let progress = self.progress().filter(|_| self.is_copy())?;
         let done = progress.migrated + progress.skipped + progress.conflicts;
         let remaining = u64::try_from(progress.total - done).unwrap_or_default();
         #[expect(clippy::cast_precision_loss, reason = "objects are fewer than 2^52")]
@@ -75,7 +73,7 @@ impl Running<DatastoreMigration> for RunningStep<'_> {
     }
 
     fn measure(&self) {
-        if self.kind() == Some(StepKind::Copying)
+        if self.is_copy()
             && let Some(findings) = &self.findings
         {
             let progress = lock(findings).progress.clone();

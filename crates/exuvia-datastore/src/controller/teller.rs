@@ -17,6 +17,7 @@ use super::running::RunningStep;
 use super::status::{StatusUpdate, stalled_for};
 use super::words::{Known, moved, shown_kind};
 use crate::copy::Findings;
+use crate::lock::lock;
 use crate::protocol::{self, Hold, NextStep, Stage, Step, StepKind};
 use crate::{Engine, Error};
 
@@ -188,6 +189,9 @@ impl Teller<Engine> for StatusTeller<'_> {
     ) -> Result<Flow, Error> {
         self.migration = engine.migration().clone();
         self.findings = engine.shared_findings();
+        if let Some(kinds) = engine.kinds() {
+            self.controller.meters.know(kinds);
+        }
         self.step = match next {
             NextStep::Do(step) => Some(*step),
             _ => None,
@@ -246,7 +250,7 @@ impl Teller<Engine> for StatusTeller<'_> {
         match self.step {
             Some(Step::Copy) => {
                 let found = engine.found();
-                meters.count(&mut super::lock(&self.counted), &found.progress);
+                meters.count(&mut lock(&self.counted), &found.progress);
                 for (kind, time) in &found.took {
                     meters.took(kind, *time);
                 }
@@ -255,7 +259,7 @@ impl Teller<Engine> for StatusTeller<'_> {
                     meters.failed(kind, 1);
                 }
             }
-            Some(Step::Start) => super::lock(&self.counted).clear(),
+            Some(Step::Start) => lock(&self.counted).clear(),
             Some(Step::EndUndo) => {
                 self.migration = engine.migration().clone();
                 meters.show_frozen(&self.migration);

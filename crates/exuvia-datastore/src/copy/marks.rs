@@ -10,10 +10,11 @@ use exuvia_write::{Delete, Deleted, ErrorClass, Redacted};
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta, PartialObjectMeta};
 
-use super::trial::{all_looked_at, key, lock};
+use super::trial::{all_looked_at, key};
 use super::{FIELD_MANAGER, Mover};
 use crate::Error;
 use crate::kinds::Kind;
+use crate::lock::lock;
 
 /// Targets that were taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod trial;
 mod verify;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use exuvia_api::{
     ConflictPolicy, DatastoreMigration, MIGRATION_UID_ANNOTATION, SOURCE_HASH_ANNOTATION,
@@ -23,10 +23,12 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 pub use self::findings::{Findings, Problem};
+pub(crate) use self::target::would_be_made_so;
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;
 use crate::compare::Comparison;
 use crate::kinds::{Kind, Kinds};
+use crate::lock::lock;
 use crate::mapping::{Mappings, Output};
 use crate::owners::{Lookup, OwnerKind, Successor};
 
@@ -110,7 +112,7 @@ impl Mover {
     }
 
     fn found(&self) -> MutexGuard<'_, Findings> {
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.findings)
     }
 
     fn forget_findings(&self) {

@@ -1,7 +1,7 @@
 //! One target: what is there, whether it is what is wanted, and how it is written.
 
 use exuvia_api::{SOURCE_RV_ANNOTATION, datastore_reason as reason};
-use exuvia_write::{Error as WriteError, ErrorClass, Redacted};
+use exuvia_write::{Error as WriteError, ErrorClass, Redacted, Writer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::findings::Problem;
 use super::{Mover, annotation};
 use crate::Error;
+use crate::compare::Comparison;
 use crate::kinds::Kind;
 use crate::mapping::Output;
 
@@ -95,10 +96,13 @@ impl Mover {
             },
             Err(_) => live_value.clone(),
         };
-        Ok(Ok(match self.comparison.difference(&noise, &would_be) {
-            None => Place::Equal(Box::new(live)),
-            Some(field) => Place::Differs(field),
-        }))
+        let Some(field) = self.comparison.difference(&noise, &would_be) else {
+            return Ok(Ok(Place::Equal(Box::new(live))));
+        };
+        if would_be_made_so(&self.writer, api, &self.comparison, &live, wanted).await? {
+            return Ok(Ok(Place::Equal(Box::new(live))));
+        }
+        Ok(Ok(Place::Differs(field)))
     }
 
     /// Tries to create an object. Nothing is stored.
@@ -274,6 +278,37 @@ fn contains(whole: &Value, part: &Value) -> bool {
         }
         (whole, part) => whole == part,
     }
+}
+
+/// Whether the server would make this object of what is wanted. What policies and webhooks do to objects only as they are
+/// created shows in no update. It is tried under another name, because this one is taken.
+pub(crate) async fn would_be_made_so(
+    writer: &Writer,
+    api: &Api<DynamicObject>,
+    comparison: &Comparison,
+    live: &DynamicObject,
+    wanted: &Value,
+) -> Result<bool, Error> {
+    let Ok(mut another) = read(wanted) else {
+        return Ok(false);
+    };
+    another.metadata.name = live.metadata.name.as_deref().map(another_name);
+    another.metadata.namespace.clone_from(&live.metadata.namespace);
+    match writer.dry_run().create(api, &another).await {
+        Ok(made) => {
+            let [live, made] = [live, &made].map(|object| serde_json::to_value(object).unwrap_or_default());
+            Ok(comparison.difference(&live, &made).is_none())
+        }
+        // It differs, as far as anybody can tell.
+        Err(error) if error.is_already_exists() || refusal(&error).is_some() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Like this name, and within the 63 characters that some kinds allow.
+fn another_name(name: &str) -> String {
+    let start: String = name.chars().take(50).collect();
+    format!("{start}-exuvia-try")
 }
 
 fn read(object: &Value) -> Result<DynamicObject, Problem> {

@@ -1,7 +1,7 @@
 //! Tries every object before anything is locked: what cannot be copied is named, and nothing is stored.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use exuvia_api::datastore_reason as reason;
 use exuvia_sweep::Verdict;
@@ -15,6 +15,7 @@ use super::target::{Attempt, Place};
 use super::{Findings, Mover};
 use crate::Error;
 use crate::kinds::Kind;
+use crate::lock::lock;
 use crate::mapping::{Converted, Output};
 use crate::owners::{Edges, Fault, Lookup, Member, Outcome, Owners};
 
@@ -313,8 +314,4 @@ pub(super) fn key(kind: &str, namespace: Option<&str>, name: &str) -> u128 {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_ref()[..16]);
     u128::from_be_bytes(bytes)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,9 +11,10 @@ use kube::api::DynamicObject;
 use super::Mover;
 use super::findings::Problem;
 use super::target::{Attempt, Place, has_owners};
-use super::trial::{all_looked_at, held_by, key_of, lock};
+use super::trial::{all_looked_at, held_by, key_of};
 use crate::Error;
 use crate::kinds::Kind;
+use crate::lock::lock;
 use crate::mapping::Output;
 use crate::owners::{Lookup, Outcome, Owners};
 

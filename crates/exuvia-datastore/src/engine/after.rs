@@ -1,13 +1,12 @@
 //! The steps after the commit, and those of the way back.
 
-use exuvia_api::{CleanupSource, DatastorePhase, FlagSide, datastore_condition as condition};
+use exuvia_api::{CleanupSource, FlagSide, datastore_condition as condition};
 use exuvia_write::{Name, conditions, redacted};
 
 use super::Engine;
 use super::observe::{is_gone, uid_of};
-use super::steps::{BETWEEN_PROBES, routed_kinds};
 use crate::Error;
-use crate::freeze::{FlagGoal, Form, restore_flag};
+use crate::freeze::{FlagGoal, Form, RetiredFlag, leave_flag, restore_flag};
 use crate::owners::Dependents;
 use crate::protocol::{Seen, Waits, cleanup};
 use crate::{references, source, waits};
@@ -17,13 +16,17 @@ impl Engine {
         if self.migration.spec.freeze.admission {
             self.work()?
                 .freeze
-                .set(Form::Converged, self.observed.locks.shield)
+                .set(Form::Committed, self.observed.locks.shield)
                 .await?;
+            self.work()?.freeze.stop_counting().await?;
         }
         self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Target)
-            .await?;
-        self.work()?.freeze.stop_counting().await?;
-        Ok(())
+            .await
+    }
+
+    pub(super) async fn release_source(&mut self) -> Result<(), Error> {
+        let shield = self.observed.locks.shield;
+        Ok(self.work()?.freeze.set(Form::Converged, shield).await?)
     }
 
     async fn restore_flags(&self, goal: FlagGoal, which: impl Fn(FlagSide) -> bool) -> Result<(), Error> {
@@ -128,39 +131,12 @@ impl Engine {
         .await
     }
 
-    pub(super) async fn await_backend(&mut self) -> Result<(), Error> {
-        let work = self.work()?;
-        let Some(route) = &work.route else {
-            self.seen.backend_everywhere = true;
-            return Ok(());
-        };
-        let answers = route.answered_by_crds(&routed_kinds(work), &[]).await?;
-        if answers.all_by_backend() {
-            self.seen.backend_everywhere = true;
-        } else {
-            tokio::time::sleep(BETWEEN_PROBES).await;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn undo_route(&mut self) -> Result<(), Error> {
-        let saved = self.migration.status.clone().unwrap_or_default().saved;
-        if let Some(route) = &self.work()?.route {
-            route.restore(&saved.api_service).await?;
-        }
-        Ok(())
-    }
-
     pub(super) async fn undo_flags(&mut self) -> Result<(), Error> {
         self.restore_flags(FlagGoal::Undo, |_| true).await
     }
 
     pub(super) async fn end_undo(&mut self) -> Result<(), Error> {
-        let undo = self.observed.record.undo;
         self.record_undone().await?;
-        if undo.is_some_and(|undo| undo.then() != DatastorePhase::Failed) {
-            self.pause();
-        }
         self.seen = Seen::default();
         self.work = None;
         self.counting_since = None;
@@ -172,14 +148,12 @@ impl Engine {
     }
 
     pub(super) async fn clean_up(&mut self) -> Result<(), Error> {
-        let what = cleanup(&self.observed);
-        let work = self.work()?;
-        match what {
-            CleanupSource::KeepFrozen => work.freeze.retire().await?,
+        match cleanup(&self.observed) {
+            CleanupSource::KeepFrozen => self.keep_frozen().await?,
             CleanupSource::Thaw => {
                 self.restore_flags(FlagGoal::Thaw, |side| side == FlagSide::Source)
                     .await?;
-                self.work()?.freeze.remove().await?;
+                self.remove_locks().await?;
             }
             CleanupSource::DeleteCrds => {
                 // PITFALLS D22: those that were made since the commit would be collected with the source.
@@ -193,10 +167,47 @@ impl Engine {
                     return Ok(());
                 }
                 // PITFALLS D35: the freeze is removed after the CRDs.
-                self.work()?.freeze.remove().await?;
+                self.remove_locks().await?;
             }
         }
         self.seen.cleaned = Some(true);
+        Ok(())
+    }
+
+    /// The source stays frozen, and says what its flags were: this migration will not be there to be asked.
+    async fn keep_frozen(&self) -> Result<(), Error> {
+        let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
+        let mut kept = Vec::new();
+        for saved in saved {
+            let flag = usize::try_from(saved.index)
+                .ok()
+                .and_then(|index| self.migration.spec.freeze.flags.get(index));
+            if let Some(flag) = flag.filter(|flag| flag.side == FlagSide::Source) {
+                let flag = flag.clone();
+                kept.push(RetiredFlag { flag, saved });
+            }
+        }
+        if self.migration.spec.freeze.admission {
+            return Ok(self.work()?.freeze.retire(&kept).await?);
+        }
+        for flag in &kept {
+            match leave_flag(&self.client, &self.writer, flag, &self.name).await {
+                // An object that is gone holds nobody.
+                Err(error) if is_gone(&error) => {}
+                left => left?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the spec wants no policies, nobody may have the right to look at any.
+    pub(super) async fn remove_locks(&self) -> Result<(), Error> {
+        let freeze = &self.work()?.freeze;
+        if self.migration.spec.freeze.admission {
+            freeze.remove().await?;
+        } else if self.observed.locks.shield {
+            freeze.set_shield(false).await?;
+        }
         Ok(())
     }
 }

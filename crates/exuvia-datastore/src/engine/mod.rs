@@ -4,8 +4,12 @@
 //! keeps in memory can all be found out again.
 
 mod after;
+#[cfg(feature = "controller")]
+mod awaited;
+mod freezing;
 mod observe;
 mod record;
+mod routing;
 mod steps;
 pub(crate) mod work;
 
@@ -19,16 +23,13 @@ use exuvia_sweep::Control;
 use exuvia_write::{Redacted, Writer};
 use kube::{Api, Client, Config};
 
+#[cfg(feature = "controller")]
+pub(crate) use self::awaited::Awaited;
 pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::Findings;
-use crate::freeze::WRITE_ENDS_WITHIN;
+use crate::freeze::{SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step};
-
-/// After the first undo that is followed by another try.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// However often it was undone.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {
@@ -66,9 +67,10 @@ pub struct Engine {
     is_first_look: bool,
     /// For how long a write may take effect after it was sent.
     writes_end_within: Duration,
-    /// How often in a row everything was undone and tried again, and when the next try may begin.
-    undone: u32,
-    not_before: Option<Instant>,
+    /// For how long a write of others may be under way after it was refused to begin.
+    drains_within: Duration,
+    /// How long writes must have been counted until the count says something.
+    gauges_count_after: Duration,
     /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
     invalid: Option<String>,
     /// Why a spec that was changed before the commit cannot be carried out: everything is undone.
@@ -124,8 +126,8 @@ impl Engine {
             unsettled_until: None,
             is_first_look: true,
             writes_end_within: WRITE_ENDS_WITHIN,
-            undone: 0,
-            not_before: None,
+            drains_within: WRITE_ENDS_WITHIN,
+            gauges_count_after: SCHEMA_COUNTS_AFTER,
             invalid: None,
             refused: Vec::new(),
             blockers: Vec::new(),
@@ -147,6 +149,23 @@ impl Engine {
     pub fn writes_end_within(mut self, time: Duration) -> Self {
         self.writes_end_within = time;
         self
+    }
+
+    /// How long the drain `Auto` waits where nobody counts writes, and how long they must have been counted where somebody does:
+    /// 34 s and 94 s by default. Less is for tests, who know how long their writers take.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn drains_within(mut self, time: Duration, gauges_count_after: Duration) -> Self {
+        (self.drains_within, self.gauges_count_after) = (time, gauges_count_after);
+        self
+    }
+
+    fn timed(&self, mut work: Work) -> Work {
+        work.freeze = work
+            .freeze
+            .gauges_count_after(self.gauges_count_after)
+            .drains_within(self.drains_within);
+        work
     }
 
     /// The migration as it was last read.
@@ -177,16 +196,10 @@ impl Engine {
         self.found().progress
     }
 
-    /// What a dry run does not see is found under the freeze. To freeze again at once would keep writers away for good.
-    fn pause(&mut self) {
-        let doubled = 2_u32.saturating_pow(self.undone);
-        self.undone = self.undone.saturating_add(1);
-        let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-        self.not_before = Some(Instant::now() + pause);
-    }
-
+    /// For how long nothing may be frozen again. It is on record, so that another process waits, too.
     fn pause_left(&self) -> Option<Duration> {
-        let left = self.not_before?.saturating_duration_since(Instant::now());
+        let until = self.migration.status.as_ref()?.not_before.as_ref()?;
+        let left = Duration::try_from(until.0.duration_since(self.clock.now())).ok()?;
         Some(left).filter(|left| !left.is_zero())
     }
 
@@ -204,6 +217,12 @@ impl Engine {
     #[cfg(feature = "controller")]
     pub(crate) fn shared_findings(&self) -> Option<std::sync::Arc<std::sync::Mutex<Findings>>> {
         self.work.as_ref().map(|work| work.mover.shared_findings())
+    }
+
+    /// The kinds that are moved, once they are known.
+    #[cfg(feature = "controller")]
+    pub(crate) fn kinds(&self) -> Option<&crate::Kinds> {
+        self.work.as_ref().map(|work| &work.mover.kinds)
     }
 
     /// One more sentence about what it waits for.

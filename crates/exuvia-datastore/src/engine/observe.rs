@@ -14,7 +14,7 @@ use super::Engine;
 use super::work::Work;
 use crate::Error;
 use crate::copy::FIELD_MANAGER;
-use crate::freeze::{Form, Part, PartState, Piece, SCHEMA_COUNTS_AFTER, Standing, read_flag};
+use crate::freeze::{Form, Part, PartState, Piece, Standing, read_flag};
 use crate::protocol::{
     Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage,
     Undo, Wants,
@@ -139,7 +139,8 @@ impl Engine {
             }
             return Ok(());
         }
-        let (mut work, invalid) = self.read_spec().await?;
+        let (work, invalid) = self.read_spec().await?;
+        let mut work = self.timed(work);
         if let Some(former) = self.work.take() {
             work.mover.aliases = former.mover.aliases;
             work.freeze = former.freeze;
@@ -199,7 +200,10 @@ impl Engine {
                 ..Locks::default()
             });
         }
-        let standing = match &self.work {
+        // Without policies and without an APIService, which needs a shield, an API server that has no policies is not asked.
+        let spec = &self.migration.spec;
+        let has_locks = spec.freeze.admission || !spec.cutover.api_service.is_empty();
+        let standing = match self.work.as_ref().filter(|_| has_locks) {
             Some(work) => work.freeze.look().await?,
             None => Standing::default(),
         };
@@ -260,19 +264,23 @@ impl Engine {
             return (Policy::Absent, false);
         };
         let in_form = |form| work.freeze.compare(standing, form, true);
-        let [frozen, converged] = [Form::Frozen, Form::Converged].map(in_form);
+        let forms = [Form::Frozen, Form::Committed, Form::Converged].map(in_form);
+        let shield = forms.iter().any(|observed| stands(observed, Part::Shield));
+        let [frozen, committed, converged] = &forms;
         let policy = if !self.migration.spec.freeze.admission {
             Policy::NotWanted
-        } else if is_whole(&frozen) {
+        } else if is_whole(frozen) {
             Policy::Frozen
-        } else if is_whole(&converged) {
+        } else if is_whole(committed) {
+            Policy::Committed
+        } else if is_whole(converged) {
             Policy::Converged
-        } else if frozen.is_absent() && converged.is_absent() {
+        } else if forms.iter().all(crate::freeze::Observed::is_absent) {
             Policy::Absent
         } else {
             Policy::Partial
         };
-        (policy, stands(&converged, Part::Shield))
+        (policy, shield)
     }
 
     async fn flags(&self, stage: Stage) -> Result<Flags, Error> {
@@ -308,7 +316,10 @@ impl Engine {
         let Some(work) = &self.work else {
             return Ok(Guard::NotNeeded);
         };
-        let wanted = self.migration.spec.freeze.admission && self.migration.spec.freeze.drain == "Auto";
+        if !self.migration.spec.freeze.admission {
+            return Ok(Guard::NotNeeded);
+        }
+        let wanted = self.migration.spec.freeze.drain == "Auto";
         if stage == Stage::Undoing || stage == Stage::After {
             let exists = work.freeze.is_counting().await?;
             return Ok(if exists { Guard::Ready } else { Guard::NotNeeded });
@@ -319,8 +330,7 @@ impl Engine {
         Ok(match self.counting_since {
             None => Guard::Absent,
             Some(since) => {
-                let left =
-                    SCHEMA_COUNTS_AFTER.saturating_sub(Instant::now().saturating_duration_since(since));
+                let left = self.gauges_count_after.saturating_sub(since.elapsed());
                 if left.is_zero() {
                     Guard::Ready
                 } else {

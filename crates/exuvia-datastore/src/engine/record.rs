@@ -3,10 +3,14 @@
 use exuvia_api::{DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, UndoState};
 use exuvia_write::{ErrorClass, conditions, redacted};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::SignedDuration;
 
 use super::Engine;
 use crate::Error;
 use crate::protocol::Undo;
+
+/// After the first undo that is followed by another try; it doubles with each one.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(5);
 
 /// How often a record is tried again when somebody else wrote the status, such as our own progress.
 const MAX_TRIES: usize = 5;
@@ -101,6 +105,9 @@ impl Engine {
     pub(super) async fn record_undone(&mut self) -> Result<(), Error> {
         let blockers = self.blockers.clone();
         let after = self.observed.record.undone();
+        // What a dry run does not see is found under the freeze. To freeze again at once would keep writers away for good.
+        let doubled = 1 << after.retreats.saturating_sub(1).min(7);
+        let not_before = Time(self.now().await.0 + FIRST_PAUSE * doubled);
         self.record(|status, migration| {
             let undo = status.undo.take().unwrap_or_default();
             if undo.reason == Undo::Refused.reason() {
@@ -118,6 +125,7 @@ impl Engine {
                 }
             }
             let failed = after.phase == DatastorePhase::Failed;
+            status.not_before = Some(not_before.clone()).filter(|_| !failed);
             status.message = if failed {
                 format!("everything was undone: {}", undo.message)
             } else {

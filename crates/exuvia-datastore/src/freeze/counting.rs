@@ -87,6 +87,7 @@ impl Freeze {
             unasked: &unasked,
             why_no_gauges: why_no_gauges.as_deref(),
             how,
+            writes_end_within: self.drains_within,
             now: Instant::now(),
         }))
     }

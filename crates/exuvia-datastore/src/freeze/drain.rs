@@ -196,6 +196,8 @@ pub(super) struct Situation<'a> {
     /// Why nobody can tell by gauges, if so.
     pub(super) why_no_gauges: Option<&'a str>,
     pub(super) how: Drain,
+    /// How long a write may be under way after its server denied.
+    pub(super) writes_end_within: Duration,
     pub(super) now: Instant,
 }
 
@@ -224,9 +226,9 @@ pub(super) fn drained(situation: &Situation<'_>) -> Drained {
         (Drain::Fixed(duration), _) => (duration, "freeze.drain is a duration".to_owned()),
         (Drain::Auto, None) => return Drained::ProvenByGauges,
         (Drain::Auto, Some(why)) if situation.why_not_all.is_some() => {
-            (WRITE_ENDS_WITHIN + UNASKED_DENIES_WITHIN, why)
+            (situation.writes_end_within + UNASKED_DENIES_WITHIN, why)
         }
-        (Drain::Auto, Some(why)) => (WRITE_ENDS_WITHIN, why),
+        (Drain::Auto, Some(why)) => (situation.writes_end_within, why),
     };
     let at = last + wait;
     if situation.now >= at {

@@ -35,6 +35,16 @@ pub enum Error {
         /// Kind and name.
         what: String,
     },
+    /// A note that an earlier migration left cannot be read.
+    #[error(
+        "the annotation {annotation} of {what} cannot be read: mend it, or set the flags by hand and remove it"
+    )]
+    Unreadable {
+        /// Kind and name.
+        what: String,
+        /// Its key.
+        annotation: &'static str,
+    },
     /// The server does not say who we are.
     #[error("the server does not say who we are: its answer to a SelfSubjectReview has no user name")]
     Nobody,

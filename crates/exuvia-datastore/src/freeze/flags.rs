@@ -1,10 +1,11 @@
 //! Fields of other objects that tell controllers to stop: read, frozen, and given back as they were.
 
-use exuvia_api::{Flag, SavedFlag};
+use exuvia_api::{Flag, RETIRED_ANNOTATION, RETIRED_FLAGS_ANNOTATION, SavedFlag};
 use exuvia_write::{ErrorClass, RetryPolicy, Writer};
 use kube::api::{DynamicObject, GroupVersionKind};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::Error;
@@ -37,6 +38,15 @@ pub enum Restored {
     WasFrozen,
     /// Somebody gave it another value since: that is left as it is.
     LeftAlone,
+}
+
+/// A flag of a source that stays frozen when its migration is gone, with what it was before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RetiredFlag {
+    /// The flag, as the spec had it.
+    pub flag: Flag,
+    /// What it was.
+    pub saved: SavedFlag,
 }
 
 /// What to do with a flag.
@@ -135,6 +145,32 @@ pub async fn restore_flag(
     })
     .await?;
     Ok(restored)
+}
+
+/// Leaves a flag as it is, frozen, and notes on its object what it was: where no policy could say it.
+pub async fn leave_flag(
+    client: &Client,
+    writer: &Writer,
+    retired: &RetiredFlag,
+    migration: &str,
+) -> Result<(), Error> {
+    let (flag, saved) = (&retired.flag, &retired.saved);
+    let api = api_of(client, flag).await?;
+    let object = saved_object(&api, flag, saved).await?;
+    let noted = noted(std::slice::from_ref(retired));
+    let note = |live: &mut DynamicObject| {
+        live.annotations_mut().extend([
+            (RETIRED_ANNOTATION.to_owned(), migration.to_owned()),
+            (RETIRED_FLAGS_ANNOTATION.to_owned(), noted.clone()),
+        ]);
+    };
+    writer.patch_with_retry(&api, &object, note).await?;
+    Ok(())
+}
+
+/// Flags as an annotation has them.
+pub(super) fn noted(flags: &[RetiredFlag]) -> String {
+    serde_json::to_string(flags).unwrap_or_default()
 }
 
 async fn write(

@@ -6,7 +6,8 @@
 //! probe          until every server denies, asked itself
 //! drained        until nothing from before is under way
 //! …              the copy, the commit
-//! set(Converged) the target is free, the source can only be deleted
+//! set(Committed) the target is free
+//! set(Converged) dependents name the targets: the source can be deleted
 //! remove         nothing is left; or retire: the source stays as it is
 //! ``
 
@@ -32,7 +33,9 @@ use kube::{Api, Client};
 
 pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 pub use error::Error;
-pub use flags::{FlagGoal, FlagNow, Restored, freeze_flag, read_flag, restore_flag, save_flag};
+pub use flags::{
+    FlagGoal, FlagNow, Restored, RetiredFlag, freeze_flag, leave_flag, read_flag, restore_flag, save_flag,
+};
 pub use objects::{Observed, PartState, Piece, Standing, thaw};
 pub use path::InvalidPath;
 pub use policy::{FIELD_MANAGER, Form, FrozenKind, Part, Scope};
@@ -46,6 +49,7 @@ pub struct Freeze {
     scope: Scope,
     memory: counting::Memory,
     counts_after: Duration,
+    drains_within: Duration,
 }
 
 impl std::fmt::Debug for Freeze {
@@ -66,6 +70,7 @@ impl Freeze {
             scope,
             memory: counting::Memory::default(),
             counts_after: SCHEMA_COUNTS_AFTER,
+            drains_within: WRITE_ENDS_WITHIN,
         }
     }
 
@@ -74,6 +79,14 @@ impl Freeze {
     #[must_use]
     pub fn gauges_count_after(mut self, age: Duration) -> Self {
         self.counts_after = age;
+        self
+    }
+
+    /// How long a write may be under way after its server was seen to deny: for somebody who knows that none takes longer.
+    /// [`WRITE_ENDS_WITHIN`] by default.
+    #[must_use]
+    pub fn drains_within(mut self, time: Duration) -> Self {
+        self.drains_within = time;
         self
     }
 

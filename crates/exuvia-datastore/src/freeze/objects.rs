@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{DATASTORE_LABEL, RETIRED_ANNOTATION};
+use exuvia_api::{DATASTORE_LABEL, RETIRED_ANNOTATION, RETIRED_FLAGS_ANNOTATION};
 use exuvia_write::{Adopted, Delete, Deleted, ErrorClass, RetryPolicy, Writable, Writer};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy as Policy, ValidatingAdmissionPolicyBinding as Binding,
@@ -15,6 +15,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use super::error::Error;
+use super::flags::{self, FlagGoal, RetiredFlag, restore_flag};
 use super::policy::{FIELD_MANAGER, Form, Part, Scope};
 use super::{Freeze, flow};
 
@@ -208,20 +209,32 @@ impl Freeze {
         self.remove_locks(|name| !is_wanted(name)).await
     }
 
+    /// Sets the shield alone, or removes it alone: the other parts stay as they are.
+    pub async fn set_shield(&self, is_up: bool) -> Result<(), Error> {
+        let name = self.scope.name(Part::Shield);
+        if !is_up {
+            return self.remove_locks(|other| other == name).await;
+        }
+        let (policy, binding) = self.scope.objects(Part::Shield, Form::Frozen);
+        self.ensure(&policy).await?;
+        self.ensure(&binding).await
+    }
+
     /// Removes all policies and bindings of this migration, and what counts its writers. It may be repeated.
     pub async fn remove(&self) -> Result<(), Error> {
         self.remove_locks(|_| true).await?;
         flow::remove(&self.client, &self.writer, &self.scope).await
     }
 
-    /// The source stays frozen in its Converged form, and says whose it was: [`thaw`] finds it. Everything else is removed.
-    pub async fn retire(&self) -> Result<(), Error> {
+    /// The source stays frozen in its Converged form, and says whose it was, and what flags that stay frozen were: [`thaw`]
+    /// finds it. Everything else is removed.
+    pub async fn retire(&self, flags: &[RetiredFlag]) -> Result<(), Error> {
         let (policy, binding) = self.scope.objects(Part::Source, Form::Converged);
         if !self.scope.source.is_empty() {
             self.ensure(&policy).await?;
             self.ensure(&binding).await?;
-            self.mark_retired(&policy).await?;
-            self.mark_retired(&binding).await?;
+            self.mark_retired(&policy, flags).await?;
+            self.mark_retired(&binding, &[]).await?;
         }
         let source = self.scope.name(Part::Source);
         self.remove_locks(|name| name != source).await?;
@@ -289,7 +302,7 @@ impl Freeze {
         Ok(())
     }
 
-    async fn mark_retired<K: Lock>(&self, wanted: &K) -> Result<(), Error> {
+    async fn mark_retired<K: Lock>(&self, wanted: &K, flags: &[RetiredFlag]) -> Result<(), Error> {
         let api: Api<K> = Api::all(self.client.clone());
         let name = wanted.name_any();
         let Some(live) = get::<K>(&self.client, &name).await? else {
@@ -302,6 +315,10 @@ impl Freeze {
             let migration = self.scope.migration.clone();
             live.annotations_mut()
                 .insert(RETIRED_ANNOTATION.to_owned(), migration);
+            if !flags.is_empty() {
+                live.annotations_mut()
+                    .insert(RETIRED_FLAGS_ANNOTATION.to_owned(), flags::noted(flags));
+            }
         };
         self.writer.patch_with_retry(&api, &live, mark).await?;
         Ok(())
@@ -320,16 +337,36 @@ impl Freeze {
     }
 }
 
-/// Removes what [`Freeze::retire`] left of the migration of this name, and says how many objects that were. A migration
-/// whose own policies are not marked is left alone.
+/// Removes what [`Freeze::retire`] left of the migration of this name, and says how many objects that were. Flags get the
+/// values that they have when writers may write. A migration whose own policies are not marked is left alone.
 pub async fn thaw(client: &Client, writer: &Writer, migration: &str) -> Result<usize, Error> {
     let policies = listed::<Policy>(client, DATASTORE_LABEL).await?;
     let bindings = listed::<Binding>(client, DATASTORE_LABEL).await?;
     let policies = retired_from(policies, migration);
     let bindings = retired_from(bindings, migration);
+    // First: with the policies goes what knows of them.
+    for policy in &policies {
+        for RetiredFlag { flag, saved } in retired_flags(policy)? {
+            match restore_flag(client, writer, &flag, &saved, FlagGoal::Thaw).await {
+                // An object that is gone holds nobody.
+                Err(error) if matches!(error.class(), ErrorClass::Gone | ErrorClass::Missing) => {}
+                restored => drop(restored?),
+            }
+        }
+    }
     delete_all(client, writer, &bindings).await?;
     delete_all(client, writer, &policies).await?;
     Ok(policies.len() + bindings.len())
+}
+
+fn retired_flags(policy: &Policy) -> Result<Vec<RetiredFlag>, Error> {
+    let Some(noted) = policy.annotations().get(RETIRED_FLAGS_ANNOTATION) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(noted).map_err(|_| Error::Unreadable {
+        what: format!("{} {}", Policy::WHAT, policy.name_any()),
+        annotation: RETIRED_FLAGS_ANNOTATION,
+    })
 }
 
 fn retired_from<K: Lock>(mut locks: Vec<K>, migration: &str) -> Vec<K> {

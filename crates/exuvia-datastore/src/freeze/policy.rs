@@ -5,10 +5,11 @@
 //! | part | in force | denies | but not |
 //! |---|---|---|---|
 //! | source | Frozen | every write to the source kinds, every subresource and version | us, by user **and** field manager |
+//! | source | Committed | as Frozen | us; updates that only remove finalizers; DELETE in namespaces that are being deleted |
 //! | source | Converged | CREATE and UPDATE | us; updates that only remove finalizers |
 //! | target | Frozen | CREATE; UPDATE and DELETE of our copies; /scale | us |
 //! | guard | Frozen | changes to the spec, and deletion, of the CRDs; the `APIService` with a backend | us, and the API server itself |
-//! | guard | Converged | the `APIService` with a backend | the same |
+//! | guard | Committed, Converged | the `APIService` with a backend | the same |
 //! | shield | while asked for | UPDATE and DELETE by the garbage collector where an owner is of a moved group | in namespaces that are being deleted |
 //!
 //! A DELETE names no field manager, so "us" cannot be told from a storage migration of the same account there. While frozen
@@ -82,7 +83,10 @@ pub struct FrozenKind {
 pub enum Form {
     /// While objects are copied: nobody writes.
     Frozen,
-    /// After the commit: the source can only be deleted, the target is free.
+    /// After the commit, while dependents still name sources: the target is free. A source that is deleted now would take
+    /// them along (PITFALLS D22), so nobody deletes one. A namespace that is being deleted takes both along anyway.
+    Committed,
+    /// Dependents name the targets: the source can only be deleted, the target is free.
     Converged,
 }
 
@@ -143,6 +147,11 @@ impl Scope {
             (Part::Source, Form::Frozen) => {
                 format!("this kind is being moved by {name}: writes are refused until it has converged")
             }
+            (Part::Source, Form::Committed) => {
+                format!(
+                    "this kind was moved by {name}: its objects can be deleted when dependents name the new ones"
+                )
+            }
             (Part::Source, Form::Converged) => {
                 format!(
                     "this kind was moved by {name}: its objects can be deleted, but not created or changed"
@@ -156,7 +165,7 @@ impl Scope {
             (Part::Guard, Form::Frozen) => format!(
                 "what serves this kind is in use by {name}: changes to it are refused until it has converged"
             ),
-            (Part::Guard, Form::Converged) => {
+            (Part::Guard, Form::Committed | Form::Converged) => {
                 format!("this kind was moved by {name}: its APIService must not come back")
             }
             (Part::Shield, _) => format!(

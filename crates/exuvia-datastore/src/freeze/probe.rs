@@ -80,6 +80,11 @@ impl Freeze {
         Ok(probed)
     }
 
+    /// Asks every API server whether it has the shield.
+    pub async fn probe_shield(&self) -> Result<Probed, Error> {
+        self.canaries(&[Part::Shield], Form::Frozen).await
+    }
+
     /// Whether each server has these parts in this form.
     pub(super) async fn canaries(&self, parts: &[Part], form: Form) -> Result<Probed, Error> {
         // Boxed, so that the compiler sees that the whole can be sent to another thread.

@@ -1,7 +1,7 @@
 //! Asks the server whether an owner exists: by kind, name and uid, as the garbage collector does.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use exuvia_sweep::catalog::{Catalog, Served};
@@ -11,6 +11,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 
 use super::rewritten::{Absence, Owner};
+use crate::lock::lock;
 
 /// How many answers are kept. One has about 300 bytes.
 const MAX_KEPT: usize = 10_000;
@@ -148,8 +149,4 @@ impl Lookup {
 
 fn kind_of(reference: &OwnerReference) -> (String, String) {
     (reference.api_version.clone(), reference.kind.clone())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,10 +7,11 @@ use exuvia_write::ErrorClass;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::{Look, failed, lock};
+use super::{Look, failed};
 use crate::Error;
-use crate::copy::annotation;
+use crate::copy::{annotation, would_be_made_so};
 use crate::kinds::Kind;
+use crate::lock::lock;
 use crate::mapping::Output;
 
 /// How many fields of one target are listed.
@@ -132,6 +133,10 @@ impl Look {
         let as_stored = self.put_over(target, live, &live_value, &live_value).await?;
         let would_be = self.put_over(target, live, &live_value, &output.object).await?;
         let is_denied = matches!((&as_stored, &would_be), (Put::Denied, _) | (_, Put::Denied));
+        let api = target.all(&self.client);
+        if !is_denied && would_be_made_so(&self.writer, &api, &self.comparison, live, &output.object).await? {
+            return Ok(Compared::ByServer(Vec::new()));
+        }
         let mut found = self.comparison.differences(
             &would_be.or_else(|| output.object.clone()),
             &as_stored.or_else(|| live_value.clone()),

@@ -7,9 +7,10 @@ use exuvia_sweep::Verdict;
 use kube::api::DynamicObject;
 
 use super::differences::Compared;
-use super::{Look, failed, lock};
+use super::{Look, failed};
 use crate::Error;
 use crate::copy::{annotation, hash_of};
+use crate::lock::lock;
 
 /// How many objects of each kind are named.
 const MAX_NAMED: usize = 32;

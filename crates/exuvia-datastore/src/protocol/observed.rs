@@ -142,6 +142,8 @@ pub enum Policy {
     Partial,
     /// They refuse writes to the source and to the targets.
     Frozen,
+    /// They refuse writes to the source, and leave the targets alone.
+    Committed,
     /// They refuse to create or update sources, and leave the targets alone.
     Converged,
 }
@@ -313,8 +315,6 @@ pub enum Drained {
     /// It may, and must be looked at.
     #[default]
     NotYet,
-    /// It may, for so long.
-    Wait(Duration),
     /// It may not.
     Yes,
 }

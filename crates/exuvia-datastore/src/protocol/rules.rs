@@ -54,7 +54,7 @@ fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
 }
 
 /// The protocol.
-pub const RULES: [Rule; 55] = [
+pub const RULES: [Rule; 56] = [
     // Idle: nothing is locked or copied.
     idle("no clone appears after the migration is gone", |o| {
         settle_when(is_deleted(o) && o.record.has_finalizer, o)
@@ -127,7 +127,7 @@ pub const RULES: [Rule; 55] = [
         let taken = match o.locks.policy {
             Policy::Frozen => false,
             Policy::NotWanted => o.locks.flags.to_set,
-            Policy::Absent | Policy::Partial | Policy::Converged => true,
+            Policy::Absent | Policy::Partial | Policy::Committed | Policy::Converged => true,
         };
         when(o.record.frozen && taken, Step::Undo(Undo::PolicyRemoved))
     }),
@@ -162,7 +162,6 @@ pub const RULES: [Rule; 55] = [
     // D12: a write that passed the policy may commit up to 34 s later.
     moving("no write is under way any more", |o| match o.seen.drained {
         Drained::NotYet => Some(NextStep::Do(Step::Drain)),
-        Drained::Wait(time) => Some(NextStep::Wait(time)),
         Drained::Yes => None,
     }),
     moving("it is on record that the source is frozen", |o| {
@@ -271,7 +270,10 @@ pub const RULES: [Rule; 55] = [
     }),
     // After the commit: nothing is undone.
     after("writers of the target are let go", |o| {
-        let refuses = !matches!(o.locks.policy, Policy::Converged | Policy::NotWanted);
+        let refuses = !matches!(
+            o.locks.policy,
+            Policy::Committed | Policy::Converged | Policy::NotWanted
+        );
         let locked = refuses || o.locks.flags.target_held || is_counting(o);
         when(is_converged(o) && locked, Step::Thaw)
     }),
@@ -284,6 +286,11 @@ pub const RULES: [Rule; 55] = [
     // B17: a dependent that names a former owner would be collected with the source.
     after("dependents and references name the targets", |o| {
         when(is_converged(o) && !o.seen.references, Step::RewriteReferences)
+    }),
+    // D22: before that, the collector would take dependents along with a source that somebody deletes.
+    after("sources can be deleted when nothing depends on them", |o| {
+        let is_held = o.locks.policy == Policy::Committed;
+        when(is_converged(o) && is_held, Step::ReleaseSource)
     }),
     after("the garbage collector is let go", |o| {
         when(o.locks.shield, Step::LiftShield)
@@ -311,10 +318,11 @@ pub const RULES: [Rule; 55] = [
         match (o.locks.policy, o.seen.denies, o.seen.drained) {
             _ if !deletes => None,
             (Policy::NotWanted, ..) => None,
-            (Policy::Absent | Policy::Partial | Policy::Frozen, ..) => Some(NextStep::Do(Step::Thaw)),
+            (Policy::Absent | Policy::Partial | Policy::Frozen | Policy::Committed, ..) => {
+                Some(NextStep::Do(Step::ReleaseSource))
+            }
             (Policy::Converged, Denies::NotYet, _) => Some(NextStep::Do(Step::Probe)),
             (_, _, Drained::NotYet) => Some(NextStep::Do(Step::Drain)),
-            (_, _, Drained::Wait(time)) => Some(NextStep::Wait(time)),
             (_, _, Drained::Yes) => None,
         }
     }),

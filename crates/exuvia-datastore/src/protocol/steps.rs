@@ -59,6 +59,8 @@ pub enum Step {
     Thaw,
     /// Let dependents and references name the targets.
     RewriteReferences,
+    /// Let people delete sources.
+    ReleaseSource,
     /// Let the garbage collector go.
     LiftShield,
     /// Look whether everything is as `cutover.waitFor` wants it.
@@ -128,16 +130,14 @@ impl Step {
                 StepKind::Freezing
             }
             Self::Drain | Self::RecordFrozen => StepKind::Draining,
-            Self::SaveRoute
-            | Self::Shield
-            | Self::RemoveRoute
-            | Self::AwaitRoute
-            | Self::TryAgain
-            | Self::RecordRouted => StepKind::Routing,
-            Self::Copy => StepKind::Copying,
+            Self::SaveRoute | Self::Shield | Self::RemoveRoute | Self::AwaitRoute | Self::TryAgain => {
+                StepKind::Routing
+            }
+            // It is the last one before the copy, with an APIService or without.
+            Self::RecordRouted | Self::Copy => StepKind::Copying,
             Self::Verify => StepKind::Verifying,
             Self::Commit | Self::Thaw => StepKind::CuttingOver,
-            Self::RewriteReferences | Self::LiftShield => StepKind::Rewriting,
+            Self::RewriteReferences | Self::ReleaseSource | Self::LiftShield => StepKind::Rewriting,
             Self::LookAtWaits => StepKind::Waiting,
             Self::DropStamps | Self::Complete => StepKind::Finishing,
             Self::Undo(_)

@@ -1,13 +1,14 @@
 //! An API server that refuses, fails, forgets to answer or throttles: the end is the same.
 
 use exuvia_api::DatastorePhase;
+use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::Ended;
 use exuvia_testenv::proxy::{Answer, Fault, Match, Rule};
 use http::Method;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::{Stage, control_plane, owned_by};
+use crate::{Stage, control_plane, owned_by, up_to};
 
 /// A migration of an owner, its dependent and a third object through a proxy with these rules; `true` once each rule struck.
 async fn moves_through(name: &str, rules: Vec<Rule>) {
@@ -141,4 +142,48 @@ async fn a_conflict_is_looked_into() {
         ],
     )
     .await;
+}
+
+/// A list that expires or breaks off in the middle is not the whole list.
+#[tokio::test]
+async fn a_list_that_expires_or_breaks_off_is_read_again() {
+    moves_through(
+        "fault410",
+        vec![
+            Rule::on(lists("fault410")).times(2).then(Fault::refuse(410)),
+            Rule::on(lists("fault410"))
+                .nth(4)
+                .times(2)
+                .then(Fault::Truncate(200)),
+            Rule::on(lists("fault410")).nth(7).then(Fault::DropAnswer),
+            Rule::on(Match::method(Method::GET).path("/apis/new.fault410.dev/v1/widgets"))
+                .times(2)
+                .then(Fault::Truncate(150)),
+        ],
+    )
+    .await;
+}
+
+/// A source that cannot be listed is not an empty one: nothing is committed, and the freeze ends when it may not last longer.
+#[tokio::test]
+async fn a_source_that_cannot_be_listed_under_the_freeze_is_never_taken_for_empty() {
+    let stage = Stage::new("unlisted", 2).await;
+    let proxy = control_plane().await.proxy().await.unwrap();
+    let mut spec = stage.spec();
+    spec["freeze"]["maxDuration"] = json!("20s");
+    let migration = stage.migration(spec).await;
+    let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
+    up_to(&mut engine, Step::Copy).await;
+    let broken = proxy.inject(
+        Rule::on(lists("unlisted"))
+            .always()
+            .then(Fault::refuse(Answer::status(403))),
+    );
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Failed));
+    assert!(broken.applied() > 0);
+    let status = stage.read().await.status.unwrap();
+    assert!(status.message.contains("maxDuration"), "{}", status.message);
+    assert_eq!(stage.all(&stage.old).await.len(), 2);
+    assert!(stage.all(&stage.new).await.is_empty());
+    stage.thawed().await;
 }

@@ -6,11 +6,14 @@ mod blocked;
 mod cleaned;
 mod copied;
 mod crashed;
+mod drained;
 mod faults;
+mod flagged;
 mod mapped;
 mod moved;
 mod namespaces;
 mod owned;
+mod refused;
 mod routed;
 mod undone;
 mod writers;
@@ -44,6 +47,11 @@ pub(crate) async fn start() -> ControlPlane {
         .start()
         .await
         .unwrap();
+    install_migrations(&control_plane).await;
+    control_plane
+}
+
+pub(crate) async fn install_migrations(control_plane: &ControlPlane) {
     let client = control_plane.client().unwrap();
     let crds = Api::all(client.clone());
     crds.create(&PostParams::default(), &DatastoreMigration::crd())
@@ -54,7 +62,6 @@ pub(crate) async fn start() -> ControlPlane {
         migrations.list(&ListParams::default()).await.is_ok()
     })
     .await;
-    control_plane
 }
 
 /// Widgets of an old and of a new group, in a namespace of their own, and a migration between them.
@@ -200,6 +207,7 @@ impl Stage {
         until("the engine comes to an end", async || {
             match drive(engine, &mut Silent).await {
                 Ok(Ended::Waits(time)) => {
+                    // As a controller does that was asked to.
                     tokio::time::sleep(time).await;
                     Err("it waits".to_owned())
                 }

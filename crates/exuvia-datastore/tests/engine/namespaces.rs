@@ -7,8 +7,9 @@ use exuvia_testenv::until;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
+use serde_json::json;
 
-use crate::{Stage, up_to};
+use crate::{Stage, owned_by, up_to};
 
 async fn delete_namespace(stage: &Stage) {
     let namespaces: Api<Namespace> = Api::all(stage.client.clone());
@@ -70,4 +71,49 @@ async fn it_ends_after_the_move_though_the_source_stays_frozen() {
     delete_namespace(&stage).await;
     is_gone(&stage).await;
     assert_eq!(stage.delete().await, Ended::Done);
+}
+
+/// Sources cannot be deleted yet, except with their namespace, which takes their dependents along as well.
+#[tokio::test]
+async fn it_ends_right_after_the_commit() {
+    let stage = Stage::new("ns-committed", 2).await;
+    let owner = stage.api(&stage.old).get("w0").await.unwrap();
+    stage
+        .config_map("dependent", &[owned_by(&owner)], json!({"goes": "along"}))
+        .await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::RewriteReferences).await;
+    delete_namespace(&stage).await;
+    is_gone(&stage).await;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    assert_eq!(stage.phase().await, DatastorePhase::Complete);
+}
+
+#[tokio::test]
+async fn it_ends_while_a_conflict_is_waited_for() {
+    let stage = Stage::new("ns-waiting", 2).await;
+    stage
+        .create(&stage.new, "w1", json!({"size": 1, "color": "green"}))
+        .await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Conflicts));
+    delete_namespace(&stage).await;
+    is_gone(&stage).await;
+    assert_eq!(stage.goes_on(&mut engine, Hold::Conflicts).await, Ended::Done);
+}
+
+#[tokio::test]
+async fn it_ends_after_everything_was_undone_for_good() {
+    let stage = Stage::new("ns-failed", 2).await;
+    let mut spec = stage.spec();
+    spec["freeze"]["maxDuration"] = json!("1ms");
+    let migration = stage.migration(spec).await;
+    assert_eq!(
+        stage.drive(&mut stage.engine(&migration)).await,
+        Ended::Held(Hold::Failed)
+    );
+    delete_namespace(&stage).await;
+    is_gone(&stage).await;
 }

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exuvia_api::datastore_reason as reason;
-use exuvia_datastore::protocol::Hold;
+use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::Ended;
 use exuvia_testenv::{Widgets, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{Stage, owned_by};
+use crate::{Stage, owned_by, up_to};
 
 /// The uid of nobody.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
@@ -228,4 +228,45 @@ async fn an_owner_that_moves_to_another_namespace_is_followed_by_its_dependents(
         (reference.name.as_str(), Some(&reference.uid)),
         ("renamed-w0", owner.metadata.uid.as_ref())
     );
+}
+
+/// PITFALLS D22: the collector takes dependents along with an owner that somebody deletes. After the commit anybody may want to.
+#[tokio::test]
+async fn a_source_cannot_be_deleted_before_its_dependents_name_the_target() {
+    let stage = Stage::new("early", 1).await;
+    let owner = stage.api(&stage.old).get("w0").await.unwrap();
+    stage
+        .config_map("dependent", &[owned_by(&owner)], json!({"kept": "yes"}))
+        .await;
+    let config_map = ApiResource::erase::<ConfigMap>(&());
+    let config_maps: Api<DynamicObject> =
+        Api::namespaced_with(stage.client.clone(), &stage.name, &config_map);
+    collects(&config_maps, &config_map, &stage.old).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::RewriteReferences).await;
+    let delete = async || {
+        let deleted = stage.api(&stage.old).delete("w0", &DeleteParams::default()).await;
+        deleted.map(drop).map_err(|error| error.to_string())
+    };
+    // The target is free, so somebody who has moved on may want to be rid of the source.
+    until("the target can be written", async || {
+        let patch = Patch::Merge(json!({"spec": {"color": "new"}}));
+        let target = stage.api(&stage.new);
+        target.patch("w0", &PatchParams::default(), &patch).await.is_ok()
+    })
+    .await;
+    let refused = until("the refusal is about dependents", async || {
+        delete()
+            .await
+            .expect_err("it is not deleted")
+            .contains("dependents")
+    });
+    refused.await;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    until("the source is deleted", async || delete().await).await;
+    collects(&config_maps, &config_map, &stage.new).await;
+    let dependent = config_maps.get("dependent").await.unwrap();
+    let target = stage.api(&stage.new).get("w0").await.unwrap();
+    assert_eq!(dependent.metadata.owner_references, Some(vec![owned_by(&target)]));
 }

@@ -45,23 +45,25 @@ async fn write(
     (acknowledged, refused)
 }
 
+/// How many objects come and go.
+const NAMES: usize = 20;
+
 /// Creates objects and deletes every second one, until it is told to stop: what must exist, and what must not.
 async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String, bool> {
     let (api, mut exists) = (stage.api(&stage.old), BTreeMap::new());
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        let name = format!("made-{number}");
+        let name = format!("made-{}", number % NAMES);
         let mut widget = stage.old.widget("v1", &name);
         widget.metadata.namespace = Some(stage.name.clone());
         if api.create(&PostParams::default(), &widget).await.is_ok() {
             exists.insert(name.clone(), true);
         }
-        if number % 2 == 1 && exists.contains_key(&name) {
+        if number % 2 == 1 && exists.get(&name) == Some(&true) {
             let deleted = api.delete(&name, &DeleteParams::default()).await.is_ok();
             exists.insert(name, !deleted);
         }
         number += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     exists
 }

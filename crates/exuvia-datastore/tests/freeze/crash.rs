@@ -26,7 +26,7 @@ async fn carry_out(client: Client, scope: Scope, course: Course) -> Result<(), E
     match course {
         Course::Retired => {
             freeze.set(Form::Converged, true).await?;
-            freeze.retire().await
+            freeze.retire(&[]).await
         }
         Course::Removed => freeze.remove().await,
     }

@@ -164,8 +164,8 @@ async fn a_retired_freeze_outlives_its_migration_until_it_is_thawed() {
     let freeze = stage.freeze();
     assert!(freeze.count_writers().await.unwrap());
     stage.set_and_wait(&freeze, Form::Frozen, true).await;
-    freeze.retire().await.unwrap();
-    freeze.retire().await.unwrap();
+    freeze.retire(&[]).await.unwrap();
+    freeze.retire(&[]).await.unwrap();
     let observed = freeze.observe(Form::Converged, false).await.unwrap();
     assert!(observed.is_as_wanted() && observed.is_retired, "{observed:?}");
     assert_eq!(

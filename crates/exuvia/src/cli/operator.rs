@@ -31,6 +31,9 @@ pub struct OperatorArgs {
     /// Carry out every `DatastoreMigration`. Each one needs rights of its own, which `exuvia rbac -f` prints
     #[arg(long, env = "ENABLE_DATASTORE_MIGRATION", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enable_datastore_migration: bool,
+    /// How often a `DatastoreMigration` that waits is looked at again, besides at events
+    #[arg(long, default_value = "10s", value_parser = duration, hide = true)]
+    pub datastore_look_again: Duration,
     /// API groups whose labelled CRDs are managed; `example.com` includes `a.example.com`, `*` means all
     #[arg(
         long,
@@ -294,6 +297,7 @@ fn add_controllers(runtime: &mut Runtime, args: &OperatorArgs, shared: Shared, o
     if args.enable_datastore_migration {
         let settings = DatastoreSettings {
             api_servers: args.api_servers.clone(),
+            look_again: args.datastore_look_again,
         };
         runtime.add(DatastoreController::new(
             config, client, watching, writer, events, metrics, settings,

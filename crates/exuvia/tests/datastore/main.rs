@@ -9,3 +9,4 @@ mod moved;
 mod observability;
 mod rights;
 mod storage;
+mod woken;

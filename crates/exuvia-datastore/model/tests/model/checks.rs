@@ -114,6 +114,10 @@ fn complete(world: &World) -> Check {
         world.target_policy || world.shield != Shield::Absent || world.guard.is_some() || world.held(1),
         "complete, and something is still locked",
     )?;
+    never(
+        world.source_policy == Form::Committed && !world.tampered,
+        "complete, and sources cannot be deleted",
+    )?;
     never(world.stamped, "complete, and our marks are on the targets")
 }
 

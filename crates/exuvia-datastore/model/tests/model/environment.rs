@@ -3,7 +3,7 @@
 use exuvia_datastore::protocol::{Deletion, Route, Stage};
 
 use crate::state::State;
-use crate::world::{Bad, Form, InFlight, MAX_DURATION, Shield, Target, Value, World};
+use crate::world::{Bad, Form, InFlight, MAX_DURATION, MOST_OBJECTS, Shield, Source, Target, Value, World};
 
 /// What may happen at any time.
 pub(crate) fn environment(state: &State) -> Result<Vec<State>, String> {
@@ -65,7 +65,7 @@ fn writes_land(state: &State, after: &mut Vec<State>) -> Result<(), String> {
 fn writer(state: &State, after: &mut Vec<State>) -> Result<(), String> {
     let world = &state.world;
     for object in world.objects().filter(|object| world.may_be_written(*object)) {
-        // From the commit on anybody may delete sources.
+        // When dependents name the targets anybody may delete sources.
         let deletes = world.source_policy == Form::Converged || world.admits_source();
         if deletes && world.sources[object].there {
             let mut state = state.clone();
@@ -202,6 +202,9 @@ fn others(state: &State, after: &mut Vec<State>) {
 /// The garbage collector would delete a dependent: it finds no owner by the uid that it names.
 pub(crate) fn collects_dependents(world: &World) -> bool {
     let hidden = world.aliased && world.crd_servers > 0;
-    let gone = !world.source_crd;
+    // Somebody deletes a source that was moved. Without policies, or where they were taken away, nobody is kept from it.
+    let kept = world.setting.admission && !world.tampered;
+    let deleted = |committed: [Source; MOST_OBJECTS]| committed[0].there && !world.sources[0].there;
+    let gone = !world.source_crd || kept && world.committed.is_some_and(deleted);
     !world.dependent_follows && (hidden && world.shield != Shield::Known || gone)
 }

@@ -45,13 +45,14 @@ pub(crate) enum Mistake {
     ForgetFlagsTooEarly,
     KeepSavedFlags,
     ThawByReplacing,
+    LetSourcesBeDeletedTooEarly,
     CleanUpWithItsCrd,
     DeleteUnmovedSources,
     DeleteWithoutLooking,
     TakeALostAnswerForARefusal,
 }
 
-const MISTAKES: [Mistake; 19] = [
+const MISTAKES: [Mistake; 20] = [
     Mistake::ProbeOneServer,
     Mistake::CopyBeforeTheDrain,
     Mistake::DrainTooShort,
@@ -67,6 +68,7 @@ const MISTAKES: [Mistake; 19] = [
     Mistake::ForgetFlagsTooEarly,
     Mistake::KeepSavedFlags,
     Mistake::ThawByReplacing,
+    Mistake::LetSourcesBeDeletedTooEarly,
     Mistake::CleanUpWithItsCrd,
     Mistake::DeleteUnmovedSources,
     Mistake::DeleteWithoutLooking,

@@ -184,13 +184,27 @@ pub(crate) fn thaw(world: &mut World, at: u8, mistake: Option<Mistake>) -> bool 
         }
         1 | 2 if world.setting.admission => {
             world.touched |= world.source_policy == Form::Absent;
-            world.source_policy = Form::Converged;
+            world.source_policy = match mistake {
+                Some(Mistake::LetSourcesBeDeletedTooEarly) => Form::Converged,
+                _ => Form::Committed,
+            };
         }
         3 => world.guard = None,
         4 if world.record.phase == DatastorePhase::Converged => restore_flag(world, 1),
         _ => {}
     }
     at == 4
+}
+
+/// As [`thaw`], for those who want to delete sources.
+pub(crate) fn release_source(world: &mut World, at: u8) -> bool {
+    if at == 0 {
+        world.target_policy = false;
+    } else {
+        world.touched |= world.source_policy == Form::Absent;
+        world.source_policy = Form::Converged;
+    }
+    at == 1
 }
 
 /// The CRDs first, then the policy: what outlives its CRD would freeze the next one of that name.

@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) world: World,
     pub(crate) seen: Seen,
     pub(crate) doing: Option<Doing>,
+    /// For how many ticks more a write may be under way that began before every API server refused.
+    pub(crate) draining: Option<u8>,
 }
 
 impl World {
@@ -35,6 +37,7 @@ impl World {
                 ..Seen::default()
             },
             doing: None,
+            draining: None,
         }
     }
 }
@@ -59,7 +62,12 @@ impl State {
 
     /// A tick of the clock.
     pub(crate) fn tick(&mut self) {
-        let Self { world, seen, .. } = self;
+        let Self {
+            world,
+            seen,
+            draining,
+            ..
+        } = self;
         let older = |age: u8| (age + 1).min(DRAIN);
         world.guard = world.guard.map(older);
         world.in_flight = world
@@ -74,14 +82,7 @@ impl State {
             .map(|(late, age)| (late, age + 1))
             .filter(|(_, age)| *age < DRAIN);
         let less = |time: Duration| time.saturating_sub(ticks(1));
-        if let Drained::Wait(time) = seen.drained {
-            let left = less(time);
-            seen.drained = if left.is_zero() {
-                Drained::Yes
-            } else {
-                Drained::Wait(left)
-            };
-        }
+        *draining = draining.map(|left| left.saturating_sub(1));
         seen.unsettled = seen.unsettled.map(less).filter(|time| !time.is_zero());
     }
 
@@ -91,14 +92,19 @@ impl State {
             unsettled: Some(ticks(DRAIN)),
             ..Seen::default()
         };
-        self.doing = None;
+        (self.doing, self.draining) = (None, None);
         self
     }
 
     /// The same state with everything forgotten that makes no difference any more, so that it is gone through once.
     pub(crate) fn in_short(mut self) -> Self {
         let stage = Stage::from_record(&self.world.record);
-        let Self { world, seen, doing } = &mut self;
+        let Self {
+            world,
+            seen,
+            doing,
+            draining,
+        } = &mut self;
         let record = &mut world.record;
         let unsettled = seen.unsettled.filter(|_| world.late.is_some());
         *seen = match stage {
@@ -130,6 +136,9 @@ impl State {
                 ..Seen::default()
             },
         };
+        // It counts until the step that looks at it.
+        let drains = matches!(stage, Stage::Moving | Stage::After) && seen.drained == Drained::NotYet;
+        *draining = draining.filter(|_| drains && seen.denies == Denies::All);
         // Without a late write a wait for it is one of many moments in which nothing is done.
         seen.unsettled = unsettled;
         world.touched &= seen.denies == Denies::All;

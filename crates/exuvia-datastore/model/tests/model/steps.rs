@@ -11,7 +11,7 @@ use exuvia_datastore::protocol::{
 
 use crate::Mistake;
 use crate::checks;
-use crate::objects::{clean_up, copy, restore_flag, thaw, tried, undo_targets, verify};
+use crate::objects::{clean_up, copy, release_source, restore_flag, thaw, tried, undo_targets, verify};
 use crate::state::{Doing, State};
 use crate::world::{Bad, DRAIN, Form, Late, Shield, Value, World, ticks};
 
@@ -55,6 +55,10 @@ pub(crate) fn carry_on(state: &State, mistake: Option<Mistake>) -> Result<Vec<St
 fn failures(before: &State, done: &Done, mistake: Option<Mistake>) -> Vec<State> {
     let mut before = before.clone();
     before.world.events_left -= 1;
+    if before.doing.is_some_and(|doing| doing.step == Step::SetFlags) {
+        // Whether writers were let go in between is not known.
+        (before.draining, before.seen.drained) = (None, Drained::NotYet);
+    }
     // Nothing was done.
     let refused = before.clone().ends();
     // It was done, and nobody knows.
@@ -93,7 +97,12 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         ..doing
     });
     let mut late = None;
-    let State { world, seen, .. } = &mut next;
+    let State {
+        world,
+        seen,
+        draining,
+        ..
+    } = &mut next;
     // A locked write of the migration object.
     let record = |world: &mut World, change: &mut dyn FnMut(&mut Record)| {
         if !doing.stale {
@@ -178,6 +187,8 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
             let known = world.saved.is_none_or(|saved| saved[flag] == value);
             if value != Value::Frozen && (known || is(Mistake::FreezeAnyValue)) {
                 world.set_flag(flag, Value::Frozen);
+                // Writers may have been let go in between.
+                (*draining, seen.drained) = (Some(DRAIN), Drained::NotYet);
                 late = Some(Late::Flag(flag));
             }
         }
@@ -191,6 +202,7 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
                 } else {
                     seen.probed();
                 }
+                *draining = Some(DRAIN);
                 world.touched = false;
             }
         }
@@ -198,12 +210,13 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         Step::Drain => {
             let counts = world.setting.gauges && world.guard == Some(DRAIN);
             let counted = world.in_flight.is_some_and(|write| write.counted);
+            let left = *draining.get_or_insert(DRAIN);
+            let too_soon = u8::from(is(Mistake::DrainTooShort));
             seen.drained = match (counts, counted) {
                 _ if is(Mistake::CopyBeforeTheDrain) => Drained::Yes,
-                (false, _) if is(Mistake::DrainTooShort) => Drained::Wait(ticks(DRAIN - 1)),
-                (false, _) => Drained::Wait(ticks(DRAIN)),
+                (false, _) if left <= too_soon => Drained::Yes,
                 (true, false) => Drained::Yes,
-                (true, true) => Drained::NotYet,
+                (false, _) | (true, true) => Drained::NotYet,
             };
         }
         Step::RecordFrozen => {
@@ -273,8 +286,13 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         }
         Step::Thaw => {
             let absent = world.setting.admission && world.source_policy == Form::Absent;
-            late = (absent && doing.at == 1).then_some(Late::ConvergedPolicy);
+            late = (absent && doing.at == 1).then_some(Late::ThawedPolicy(Form::Committed));
             ends = thaw(world, doing.at, mistake);
+        }
+        Step::ReleaseSource => {
+            let absent = world.source_policy == Form::Absent;
+            late = (absent && doing.at == 1).then_some(Late::ThawedPolicy(Form::Converged));
+            ends = release_source(world, doing.at);
         }
         Step::RewriteReferences => {
             world.dependent_follows = true;

@@ -73,7 +73,7 @@ pub(crate) enum Late {
     Clone,
     Guard,
     SourcePolicy,
-    ConvergedPolicy,
+    ThawedPolicy(Form),
     TargetPolicy,
     Shield,
     RemoveRoute,
@@ -85,6 +85,8 @@ pub(crate) enum Late {
 pub(crate) enum Form {
     Absent,
     Frozen,
+    /// Nobody deletes a source yet.
+    Committed,
     Converged,
 }
 
@@ -248,6 +250,7 @@ impl World {
             (Form::Absent, false) if !self.setting.admission => Policy::NotWanted,
             (Form::Absent, false) => Policy::Absent,
             (Form::Frozen, true) => Policy::Frozen,
+            (Form::Committed, false) => Policy::Committed,
             (Form::Converged, false) => Policy::Converged,
             _ => Policy::Partial,
         }
@@ -408,8 +411,8 @@ impl World {
             Late::SourcePolicy if self.source_policy == Form::Absent => {
                 (self.source_policy, self.touched) = (Form::Frozen, true);
             }
-            Late::ConvergedPolicy if self.source_policy == Form::Absent => {
-                (self.source_policy, self.touched) = (Form::Converged, true);
+            Late::ThawedPolicy(form) if self.source_policy == Form::Absent => {
+                (self.source_policy, self.touched) = (form, true);
             }
             Late::TargetPolicy if !self.target_policy => {
                 (self.target_policy, self.touched) = (true, true);
@@ -432,7 +435,7 @@ impl World {
     pub(crate) fn learn_policies(&mut self) -> bool {
         let complete = match self.source_policy {
             Form::Frozen => self.target_policy,
-            Form::Converged => true,
+            Form::Committed | Form::Converged => true,
             Form::Absent => false,
         };
         let before = self.denying;

@@ -50,6 +50,7 @@ impl World {
             why_not_all: self.why_not_all,
             unasked: &self.unasked,
             why_no_gauges: self.why_no_gauges,
+            writes_end_within: WRITE_ENDS_WITHIN,
             how: self.how,
             now: self.start + elapsed,
         })

@@ -16,6 +16,10 @@ const COLLECTORS: [&str; 2] = [
 /// The API server's own loopback user: it sets up CRDs and makes `APIServices` for them.
 const API_SERVER: &str = "system:apiserver";
 
+/// What is in a namespace that is being deleted goes anyway.
+const NAMESPACE_IS_GOING: &str =
+    "(namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp))";
+
 const CREATE: &str = "CREATE";
 pub(super) const UPDATE: &str = "UPDATE";
 const DELETE: &str = "DELETE";
@@ -50,7 +54,7 @@ impl Scope {
 
     pub(super) fn source_rules(&self, form: Form) -> Rules {
         let operations: &[&str] = match form {
-            Form::Frozen => &[CREATE, UPDATE, DELETE],
+            Form::Frozen | Form::Committed => &[CREATE, UPDATE, DELETE],
             // A namespace that holds a source could not be deleted for ever, otherwise.
             Form::Converged => &[CREATE, UPDATE],
         };
@@ -59,9 +63,13 @@ impl Scope {
             .iter()
             .map(|kind| (kind.group.as_str(), kind.plural.as_str()));
         let is_free = format!("!({})", self.is_selected());
+        let lets_go = cel::only_lets_go(&is_collector());
         let allowed = match form {
             Form::Frozen => is_free,
-            Form::Converged => format!("{is_free} || ({})", cel::only_lets_go(&is_collector())),
+            Form::Committed => format!(
+                "{is_free} || ({lets_go}) || (request.operation == \"DELETE\" && {NAMESPACE_IS_GOING})"
+            ),
+            Form::Converged => format!("{is_free} || ({lets_go})"),
         };
         Rules {
             resources: rules(kinds, operations),
@@ -180,13 +188,11 @@ impl Scope {
              oldObject.metadata.ownerReferences.exists(r, {}.exists(g, r.apiVersion.startsWith(g)))",
             cel::list(groups)
         );
-        // What is in a namespace that is being deleted goes anyway; the collector may run under the same user as the
-        // controller that empties it.
-        let is_going = "(namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp))";
+        // The collector may run under the same user as the controller that empties the namespace.
         Rules {
             resources: vec![rule("*", vec!["*/*".to_owned()], &[UPDATE, DELETE])],
             conditions: vec![("garbage-collector", is_collector())],
-            allowed: format!("!({is_owned}) || {is_going}"),
+            allowed: format!("!({is_owned}) || {NAMESPACE_IS_GOING}"),
         }
     }
 }

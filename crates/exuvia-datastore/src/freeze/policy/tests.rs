@@ -54,6 +54,7 @@ fn which_parts_there_are_follows_from_the_state() {
         [Part::Guard, Part::Shield, Part::Target, Part::Source]
     );
     assert_eq!(scope.parts(Form::Converged, false), [Part::Source]);
+    assert_eq!(scope.parts(Form::Committed, false), [Part::Source]);
     scope.api_service = Some("v3.new.example.com".into());
     assert_eq!(scope.parts(Form::Converged, false), [Part::Guard, Part::Source]);
     scope.moved_groups.clear();

@@ -1,0 +1,139 @@
+//! The steps of the freeze: what counts writers, the flags, the shield, the probe and the drain.
+
+use std::time::{Duration, Instant};
+
+use exuvia_write::{Name, Redacted, redacted};
+
+use super::Engine;
+use crate::Error;
+use crate::freeze::{Drain, Drained as DrainState, Form, freeze_flag, read_flag, save_flag};
+use crate::protocol::{Denies, Drained, Stage};
+
+/// Between two looks at API servers that do not refuse yet: each learns of a policy within about a second (PITFALLS D10).
+pub(super) const BETWEEN_PROBES: Duration = Duration::from_millis(250);
+
+impl Engine {
+    pub(super) async fn count_writers(&mut self) -> Result<(), Error> {
+        self.can_count = self.work()?.freeze.count_writers().await?;
+        if self.can_count {
+            self.counting_since.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    /// What a flag had before is saved once. One that somebody has changed since, before it was set, is saved again.
+    pub(super) async fn save_flags(&mut self) -> Result<(), Error> {
+        let before = self.migration.status.clone().unwrap_or_default().saved.flags;
+        let mut saved = Vec::new();
+        for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
+            let now = read_flag(&self.client, flag).await?;
+            let known = before
+                .iter()
+                .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
+            saved.push(match known {
+                Some(known) if now.value.as_ref() == Some(&flag.frozen) && now.uid == known.uid => {
+                    known.clone()
+                }
+                _ => save_flag(index, &now),
+            });
+        }
+        self.record(|status, _| status.saved.flags.clone_from(&saved))
+            .await
+    }
+
+    pub(super) async fn set_flags(&mut self) -> Result<(), Error> {
+        // Somebody may have let writers go: what they began must end, too. If an answer is lost, it counts from the next look.
+        (self.flags_set_at, self.seen.drained) = (None, Drained::NotYet);
+        let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
+        for (flag, saved) in self.migration.spec.freeze.flags.iter().zip(&saved) {
+            freeze_flag(&self.client, &self.writer, flag, saved).await?;
+        }
+        self.flags_set_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The shield must be up on every API server, or one of them lets the garbage collector pass.
+    pub(super) async fn shield(&mut self) -> Result<(), Error> {
+        let freeze = &self.work()?.freeze;
+        freeze.set_shield(true).await?;
+        if freeze.probe_shield().await?.all_asked_deny() {
+            self.seen.shielded = true;
+        } else {
+            tokio::time::sleep(BETWEEN_PROBES).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn probe(&mut self) -> Result<(), Error> {
+        if !self.migration.spec.freeze.admission {
+            self.seen.probed();
+            return Ok(());
+        }
+        let form = match Stage::from_record(&self.observed.record) {
+            Stage::After => Form::Converged,
+            _ => Form::Frozen,
+        };
+        let before = self.our_locks().await?;
+        let probed = self
+            .work()?
+            .freeze
+            .probe(form, self.observed.locks.shield)
+            .await?;
+        // The same policies before and after: what was asked in between was about these.
+        if probed.all_asked_deny() && self.our_locks().await? == before {
+            self.locks_probed = before;
+            self.probed_at = Some(Instant::now());
+            self.seen.probed();
+            return Ok(());
+        }
+        if let Some((server, why)) = probed.not_yet().next() {
+            let why = why
+                .first()
+                .cloned()
+                .unwrap_or_else(|| "does not refuse writes yet".into());
+            self.message = Some(redacted!("{}: {}", Name(server), why));
+        }
+        tokio::time::sleep(BETWEEN_PROBES).await;
+        Ok(())
+    }
+
+    pub(super) async fn drain(&mut self) -> Result<(), Error> {
+        let how = Drain::parse(&self.migration.spec.freeze.drain)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        let is_after = Stage::from_record(&self.observed.record) == Stage::After;
+        if is_after || !self.migration.spec.freeze.admission {
+            let patience = match how {
+                Drain::Auto => self.drains_within,
+                Drain::Fixed(time) => time,
+            };
+            let since = match self.probed_at.filter(|_| is_after) {
+                Some(probed_at) => probed_at,
+                None => *self.flags_set_at.get_or_insert_with(Instant::now),
+            };
+            let left = patience.saturating_sub(since.elapsed());
+            self.seen.drained = if left.is_zero() {
+                Drained::Yes
+            } else {
+                tokio::time::sleep(left.min(BETWEEN_PROBES)).await;
+                Drained::NotYet // and looked at again
+            };
+            return Ok(());
+        }
+        self.seen.drained = match self.work()?.freeze.drained(how).await? {
+            DrainState::ProvenByGauges | DrainState::WaitedOut => Drained::Yes,
+            DrainState::WaitUntil { at, why } => {
+                self.message = Some(Redacted::ours(why));
+                let left = at.saturating_duration_since(Instant::now());
+                tokio::time::sleep(left.min(BETWEEN_PROBES)).await;
+                Drained::NotYet
+            }
+            DrainState::NotYet { why } => {
+                self.message = Some(Redacted::ours(why));
+                self.seen.denies = Denies::NotYet;
+                tokio::time::sleep(BETWEEN_PROBES).await;
+                Drained::NotYet
+            }
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! The steps that let the target CRDs answer instead of another API server, and back.
+
+use super::Engine;
+use super::freezing::BETWEEN_PROBES;
+use super::observe::uid_of;
+use super::work::Work;
+use crate::Error;
+use crate::route::{Alias, Removed};
+
+impl Engine {
+    /// The uids first, then the record: after a crash in between the uids are read again.
+    pub(super) async fn save_route(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let Some(route) = &work.route else {
+            return Ok(());
+        };
+        let kinds = routed_kinds(work);
+        let mut aliases = Vec::new();
+        route.alias_uids(&kinds, |alias| aliases.push(alias)).await?;
+        let saved = route.save().await?;
+        if let Some(work) = &mut self.work {
+            for Alias {
+                kind,
+                namespace,
+                name,
+                uid,
+            } in aliases
+            {
+                work.mover.aliases.insert((kind, namespace, name), uid);
+            }
+        }
+        self.record(|status, _| status.saved.api_service = saved.clone())
+            .await?;
+        self.seen.aliases = true;
+        Ok(())
+    }
+
+    pub(super) async fn remove_route(&mut self) -> Result<(), Error> {
+        self.seen.routed_everywhere = false;
+        let saved = self.migration.status.clone().unwrap_or_default().saved;
+        let Some(route) = &self.work()?.route else {
+            return Ok(());
+        };
+        match route.remove(&saved.api_service).await? {
+            Removed::Gone => Ok(()),
+            Removed::CameBack => {
+                // What came back is what people want back in the end.
+                let again = route_value(self.work()?).await?;
+                self.record(|status, _| {
+                    status.saved.api_service_returned += 1;
+                    if let Some(again) = &again {
+                        status.saved.api_service = again.clone();
+                    }
+                })
+                .await
+            }
+            Removed::Changed => {
+                let again = route_value(self.work()?).await?;
+                self.record(|status, _| {
+                    if let Some(again) = &again {
+                        status.saved.api_service = again.clone();
+                    }
+                })
+                .await
+            }
+        }
+    }
+
+    pub(super) async fn await_route(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let Some(route) = &work.route else {
+            self.seen.routed();
+            return Ok(());
+        };
+        let by = uid_of(&route.observe().await?).to_owned();
+        let aliases = work.mover.aliases.iter();
+        let aliases: Vec<Alias> = aliases
+            .take(1)
+            .map(|((kind, namespace, name), uid)| Alias {
+                kind: kind.clone(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid: uid.clone(),
+            })
+            .collect();
+        let answers = route.answered_by_crds(&routed_kinds(work), &aliases).await?;
+        if answers.all_by_crds() && uid_of(&route.observe().await?) == by {
+            self.routed_by = Some(by);
+            self.seen.routed();
+            return Ok(());
+        }
+        let is_stale = answers.is_discovery_stale();
+        let first = answers.not_yet().into_iter().next();
+        if is_stale {
+            route.refresh_discovery().await?;
+        }
+        self.message = first;
+        tokio::time::sleep(BETWEEN_PROBES).await;
+        Ok(())
+    }
+
+    pub(super) async fn await_backend(&mut self) -> Result<(), Error> {
+        let work = self.work()?;
+        let Some(route) = &work.route else {
+            self.seen.backend_everywhere = true;
+            return Ok(());
+        };
+        let answers = route.answered_by_crds(&routed_kinds(work), &[]).await?;
+        if answers.all_by_backend() {
+            self.seen.backend_everywhere = true;
+        } else {
+            tokio::time::sleep(BETWEEN_PROBES).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn undo_route(&mut self) -> Result<(), Error> {
+        let saved = self.migration.status.clone().unwrap_or_default().saved;
+        if let Some(route) = &self.work()?.route {
+            route.restore(&saved.api_service).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The target kinds that the APIService answers for.
+fn routed_kinds(work: &Work) -> Vec<kube::api::ApiResource> {
+    let kinds = work.mover.kinds.targets().into_iter();
+    kinds.map(|kind| kind.resource.clone()).collect()
+}
+
+async fn route_value(work: &Work) -> Result<Option<serde_json::Value>, Error> {
+    match &work.route {
+        Some(route) => match route.save().await {
+            Ok(value) => Ok(Some(value)),
+            Err(crate::route::Error::NoBackend { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        },
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,172 @@
+//! What the API server makes of creates that passed a dry run, and servers that lack what a migration needs.
+
+use exuvia_api::{DatastorePhase, datastore_reason as reason};
+use exuvia_datastore::protocol::{Hold, Step, Undo};
+use exuvia_runtime::machine::Ended;
+use exuvia_testenv::{ControlPlane, until};
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::{Stage, install_migrations, up_to};
+
+/// A dry run is not counted, so each object alone would fit. What is made before the one that does not is taken back.
+#[tokio::test]
+async fn a_quota_that_all_objects_together_exceed_undoes_everything_and_says_so() {
+    let stage = Stage::new("quota", 3).await;
+    let counted = format!("count/widgets.{}", stage.new.group());
+    let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), &stage.name);
+    let quota =
+        serde_json::from_value(json!({"metadata": {"name": "two"}, "spec": {"hard": {&counted: "2"}}}))
+            .unwrap();
+    quotas.create(&PostParams::default(), &quota).await.unwrap();
+    // No controller runs here that would do it.
+    let status = json!({"status": {"hard": {&counted: "2"}, "used": {&counted: "0"}}});
+    quotas
+        .patch_status("two", &PatchParams::default(), &Patch::Merge(&status))
+        .await
+        .unwrap();
+    let mut probe = stage.new.widget("v1", "probe");
+    probe.metadata.namespace = Some(stage.name.clone());
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let full = json!({"status": {"used": {&counted: "2"}}});
+    let empty = json!({"status": {"used": {&counted: "0"}}});
+    let mark = async |used: &serde_json::Value| {
+        quotas
+            .patch_status("two", &PatchParams::default(), &Patch::Merge(used))
+            .await
+            .unwrap();
+    };
+    mark(&full).await;
+    until("the quota is in force", async || {
+        let refused = stage.api(&stage.new).create(&dry_run, &probe).await;
+        refused.is_err_and(|error| error.to_string().contains("exceeded quota"))
+    })
+    .await;
+    mark(&empty).await;
+    until("there is room for one", async || {
+        stage.api(&stage.new).create(&dry_run, &probe).await.is_ok()
+    })
+    .await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Undo(Undo::Refused)).await;
+    let ended = until("everything is undone", async || {
+        let ended = exuvia_runtime::machine::drive(&mut engine, &mut exuvia_runtime::machine::Silent).await;
+        ended.map_err(|error| error.to_string())
+    })
+    .await;
+    assert!(
+        matches!(ended, Ended::Waits(_) | Ended::Held(Hold::Blocked | Hold::Failed)),
+        "{ended:?}"
+    );
+    let status = stage.read().await.status.unwrap();
+    assert!(
+        matches!(
+            status.phase,
+            Some(DatastorePhase::Pending | DatastorePhase::Failed)
+        ),
+        "{status:?}"
+    );
+    let blocker = &status.blockers[0];
+    assert_eq!(blocker.reason, reason::REFUSED);
+    assert!(blocker.message.contains("quota"), "{}", blocker.message);
+    assert!(stage.all(&stage.new).await.is_empty(), "no half of it is left");
+    assert_eq!(stage.policies(&migration.uid().unwrap()).await, 0);
+    stage.thawed().await;
+}
+
+#[tokio::test]
+async fn a_server_without_the_policy_api_is_told_of_in_one_sentence_and_nothing_is_written() {
+    let control_plane = ControlPlane::builder()
+        // Without the kind, what enforces it would wait for it for ever.
+        .apiserver_flag("--runtime-config=admissionregistration.k8s.io/v1/validatingadmissionpolicies=false")
+        .apiserver_flag(
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,ValidatingAdmissionPolicy",
+        )
+        .start()
+        .await
+        .unwrap();
+    install_migrations(&control_plane).await;
+    let stage = Stage::on(&control_plane, "nopolicies", 1).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    let audit = control_plane.audit();
+    let writes = || {
+        let events = audit.events().unwrap();
+        // A review is a question in the form of a create.
+        let is_ours = |resource: &str| !resource.contains("review");
+        let written = events.into_iter().filter(|event| {
+            event.is_write() && is_ours(event.resource()) && event.request_uri.contains("exuvia-datastore")
+        });
+        written.count()
+    };
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let blockers = engine.blockers();
+    let [blocker] = blockers else {
+        panic!("{blockers:?}");
+    };
+    assert_eq!(blocker.reason, reason::NO_POLICY_API);
+    assert!(
+        blocker.message.contains("ValidatingAdmissionPolicy") && blocker.message.contains("flags"),
+        "{}",
+        blocker.message
+    );
+    assert_eq!(writes(), 0);
+    assert!(stage.read().await.finalizers().is_empty());
+}
+
+/// What others do to objects as they are created is not a difference, now or after a restart.
+#[tokio::test]
+async fn what_a_mutating_policy_adds_to_a_target_is_not_a_conflict_after_a_restart() {
+    let stage = Stage::new("mutated", 2).await;
+    let kind = |kind: &str, plural: &str| {
+        let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        ApiResource::from_gvk_with_plural(&kind, plural)
+    };
+    let policy = kind("MutatingAdmissionPolicy", "mutatingadmissionpolicies");
+    let binding = kind(
+        "MutatingAdmissionPolicyBinding",
+        "mutatingadmissionpolicybindings",
+    );
+    let policies: Api<DynamicObject> = Api::all_with(stage.client.clone(), &policy);
+    let bindings: Api<DynamicObject> = Api::all_with(stage.client.clone(), &binding);
+    let name = "mutated-labels";
+    let rules = DynamicObject::new(name, &policy).data(json!({"spec": {
+        "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": [stage.new.group()], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["widgets"],
+        }]},
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
+            "Object{metadata: Object.metadata{labels: {\"billed-to\": \"shop\"}}}",
+        }}],
+    }}));
+    policies.create(&PostParams::default(), &rules).await.unwrap();
+    let bound = DynamicObject::new(name, &binding).data(json!({"spec": {"policyName": name}}));
+    bindings.create(&PostParams::default(), &bound).await.unwrap();
+    let mut probe = stage.new.widget("v1", "probe");
+    probe.metadata.namespace = Some(stage.name.clone());
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    until("the policy adds its label", async || {
+        let made = stage.api(&stage.new).create(&dry_run, &probe).await;
+        made.is_ok_and(|made| made.labels().contains_key("billed-to"))
+    })
+    .await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Verify).await;
+    drop(engine);
+    assert_eq!(stage.drive(&mut stage.engine(&migration)).await, Ended::Done);
+    let progress = stage.read().await.status.unwrap().progress.unwrap();
+    assert_eq!((progress.migrated, progress.conflicts), (2, 0));
+    for target in stage.all(&stage.new).await {
+        assert_eq!(target.labels()["billed-to"], "shop");
+    }
+}
