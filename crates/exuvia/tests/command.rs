@@ -326,9 +326,7 @@ fn processes_that_mention(path: &Path) -> Vec<String> {
 
 #[test]
 fn the_datastore_demo_loses_no_acknowledged_write_and_undoes_what_is_aborted() {
-    let output = exuvia(&["demo", "datastore", "--objects", "9"])
-        .output()
-        .unwrap();
+    let output = exuvia(&["demo", "datastore", "--objects", "9"]).output().unwrap();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
     // What etcd holds in the old, the new and the third group: moved, cleaned up, copied once more, undone.
