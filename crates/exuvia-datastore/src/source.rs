@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exuvia_api::{Blocker, SOURCE_HASH_ANNOTATION, datastore_reason as reason};
 use exuvia_sweep::{Sweep, Verdict};
-use exuvia_write::{Delete, ErrorClass, Redacted, redacted};
+use exuvia_write::{Delete, ErrorClass, Name, Redacted, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DynamicObject, PartialObjectMeta};
@@ -139,6 +139,13 @@ async fn was_moved(
     converged_at: Option<&Time>,
 ) -> Result<Option<Problem>, Error> {
     let not_moved = |why: Redacted| Some(Problem::new(reason::VERIFY_FAILED, why));
+    let not_copied = |field: String| {
+        not_moved(redacted!(
+            "it was not copied, because a target was there already, and that differs in {} (conflicts.policy: PreferTarget): \
+             delete this object, or set cleanup.source to KeepFrozen or Thaw",
+            Name(&field)
+        ))
+    };
     let output = match mover.main_output(source).await {
         Ok(Some(output)) => output,
         Ok(None) => return Ok(not_moved("no mapping takes it: delete it, or move it".into())),
@@ -153,7 +160,9 @@ async fn was_moved(
     let Some(live) = live else {
         // Its target was deleted after the move: that is what people wanted, and the source is what is left of it.
         return Ok(not_moved(
-            "its target does not exist any more: delete this object first".into(),
+            "its target does not exist any more, so this is the last copy: create the target again, or delete this object, \
+             or set cleanup.source to KeepFrozen or Thaw"
+                .into(),
         ));
     };
     let uid = source.uid().unwrap_or_default();
@@ -162,7 +171,7 @@ async fn was_moved(
         if written_after(source, converged_at) {
             return Ok(not_moved("it was created or changed after the move".into()));
         }
-        return Ok(None);
+        return Ok(mover.left_as_it_was(source).await?.and_then(not_copied));
     }
     if !source_uids(&live.metadata).any(|known| known == uid) {
         return Ok(not_moved(redacted!("it was created after the move")));
@@ -170,7 +179,7 @@ async fn was_moved(
     if annotation(&live, SOURCE_HASH_ANNOTATION) != Some(hash_of(source).as_str()) {
         return Ok(not_moved(redacted!("it was changed after the move")));
     }
-    Ok(None)
+    Ok(mover.left_as_it_was(source).await?.and_then(not_copied))
 }
 
 /// Whether anybody but us wrote an object after this time.

@@ -283,7 +283,7 @@ fn conflicting(conflicts: &[ConflictStatus], total: i64) -> Redacted {
         many => format!("{many} targets exist and differ, the first"),
     };
     Redacted::ours(format!(
-        "{count}: {} {place} in {}; make them equal or delete one of the two, the migration goes on by itself",
+        "{count}: {} {place} in {}; make the target equal to its source, or delete the target; the migration goes on by itself",
         first.kind, first.field
     ))
 }

@@ -105,6 +105,33 @@ impl Mover {
         Ok(Ok(Place::Differs(field)))
     }
 
+    /// Where a target of this source was there before, and was left although it differs: the first field that does. What the
+    /// source has there is nowhere else.
+    pub(crate) async fn left_as_it_was(&self, source: &DynamicObject) -> Result<Option<String>, Error> {
+        if !self.prefers_target() {
+            return Ok(None); // a target that differs would have held everything
+        }
+        let Ok(converted) = self.convert(source).await else {
+            return Ok(None); // said by those who ask for its successor
+        };
+        for output in &converted.outputs {
+            let Some(target) = self.kinds.target(&output.group, &output.kind) else {
+                continue;
+            };
+            let live = self.read(target, output.namespace.as_deref(), &output.name).await?;
+            let Some(live) = live.filter(|live| annotation(live, SOURCE_UIDS_ANNOTATION).is_none()) else {
+                continue;
+            };
+            let api = target.all(&self.client);
+            match self.compared(&api, live, &output.object).await? {
+                Ok(Place::Differs(field)) => return Ok(Some(field)),
+                Ok(_) => {}
+                Err(problem) => return Ok(Some(problem.message.into_string())),
+            }
+        }
+        Ok(None)
+    }
+
     /// Tries to create an object. Nothing is stored.
     pub(super) async fn rehearse(&self, api: &Api<DynamicObject>, object: &Value) -> Attempt<()> {
         let object = match read(object) {

@@ -313,3 +313,34 @@ async fn clones_of_an_earlier_life_are_removed_with_the_migration() {
     assert!(!clones.exist().await.unwrap());
     assert!(stage.migrations().get_opt(&stage.name).await.unwrap().is_none());
 }
+
+/// Its content is nowhere else: the target that was there before was left as it was.
+#[tokio::test]
+async fn a_source_whose_target_was_left_as_it_was_keeps_its_kind() {
+    let stage = Stage::new("preferred", 2).await;
+    stage
+        .create(&stage.new, "w0", json!({"size": 77, "color": "red"}))
+        .await;
+    let mut spec = cleaned_up_by(&stage, "DeleteCRDs");
+    spec["conflicts"] = json!({"policy": "PreferTarget"});
+    assert_eq!(stage.run(spec).await, Ended::Done);
+    let migration = stage.read().await;
+    stage
+        .migrations()
+        .delete(&stage.name, &DeleteParams::default())
+        .await
+        .unwrap();
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::CleanupBlocked));
+    let blockers = engine.blockers();
+    let named: Vec<&str> = blockers.iter().map(|blocker| blocker.name.as_str()).collect();
+    assert_eq!(named, ["w0"], "{blockers:?}");
+    assert!(blockers[0].message.contains("spec.size"), "{blockers:?}");
+    assert!(crd_exists(&stage, &stage.old).await);
+    // Once it is equal, nothing is lost with it.
+    stage
+        .merge(&stage.new, "w0", json!({"spec": {"size": 0}}))
+        .await;
+    assert_eq!(stage.goes_on(&mut engine, Hold::CleanupBlocked).await, Ended::Done);
+    assert!(!crd_exists(&stage, &stage.old).await);
+}

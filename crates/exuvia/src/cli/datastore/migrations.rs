@@ -37,8 +37,11 @@ pub(super) async fn all(cluster: &Cluster) -> anyhow::Result<Vec<DatastoreMigrat
 /// One of them, if it exists.
 pub(super) async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<Option<DatastoreMigration>> {
     let api = api(cluster);
-    let found = RetryPolicy::default().read(|| api.get_opt(name)).await;
-    found.with_context(|| format!("the DatastoreMigration {name} cannot be read"))
+    match RetryPolicy::default().read(|| api.get_opt(name)).await {
+        // A 404 that names no object: the kind is not served.
+        Err(kube::Error::Api(status)) if status.code == 404 => bail!(NOT_INSTALLED),
+        found => found.with_context(|| format!("the DatastoreMigration {name} cannot be read")),
+    }
 }
 
 /// One of them; otherwise which one may be meant.

@@ -23,6 +23,15 @@ pub(super) async fn cutover(args: &SteerArgs) -> anyhow::Result<ExitCode> {
     let given = args.cluster();
     let cluster = Cluster::connect(&given).await?;
     let (name, migration) = (&args.name, migrations::get(&cluster, &args.name).await?);
+    if migration.metadata.deletion_timestamp.is_some() {
+        bail!("{name} is being deleted: there is nothing to cut over");
+    }
+    if migrations::phase(&migration) == DatastorePhase::Failed {
+        bail!(
+            "{name} has failed, and everything was undone: there is nothing to cut over; {} lets it begin again",
+            given.in_commands(&format!("`exuvia datastore retry {name}`"))
+        );
+    }
     if !migration.spec.cutover.hold {
         say(&format!(
             "{name} does not hold (cutover.hold is not set): there is nothing to clear\n"
@@ -55,7 +64,6 @@ pub(super) async fn abort(args: &AbortArgs) -> anyhow::Result<ExitCode> {
     let given = args.steer.cluster();
     let cluster = Cluster::connect(&given).await?;
     let name = &args.steer.name;
-    let mut said = None;
     for _ in 0..MAX_TRIES {
         let migration = migrations::get(&cluster, name).await?;
         if let Some(since) = &migration.metadata.deletion_timestamp {
@@ -69,10 +77,6 @@ pub(super) async fn abort(args: &AbortArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let means = meaning(&migration, args.cleanup).map_err(|why| anyhow!(given.in_commands(&why)))?;
-        if said.as_ref() != Some(&means) {
-            remark(&format!("warning: {means}"));
-            said = Some(means);
-        }
         // Only as it was looked at: it may converge meanwhile, and then an abort means something else.
         let delete = Delete::default().only_unchanged();
         match cluster
@@ -80,8 +84,12 @@ pub(super) async fn abort(args: &AbortArgs) -> anyhow::Result<ExitCode> {
             .delete(&migrations::api(&cluster), &migration, &delete)
             .await
         {
-            Ok(Deleted::Gone) => say(&format!("{name} is deleted\n"))?,
+            Ok(Deleted::Gone) => {
+                remark(&means);
+                say(&format!("{name} is deleted\n"))?;
+            }
             Ok(Deleted::Going(_)) => {
+                remark(&means);
                 let follow = given.in_commands(&format!(
                     "`exuvia datastore status {name} --watch` shows how far it is"
                 ));
@@ -134,7 +142,7 @@ fn meaning(migration: &DatastoreMigration, cleanup: bool) -> Result<String, Stri
             }
             undone.push("writers of the source are let go");
             return Ok(format!(
-                "everything that {name} did is undone: {}",
+                "the operator undoes everything that {name} did: {}",
                 undone.join(", ")
             ));
         }
@@ -194,10 +202,16 @@ pub(super) async fn thaw(args: &SteerArgs) -> anyhow::Result<ExitCode> {
     }
     match migrations::find(&cluster, name).await {
         Ok(Some(migration)) => {
-            let phase = migrations::phase(&migration).as_str();
-            let how = format!("`exuvia datastore abort {name}`");
+            let phase = migrations::phase(&migration);
+            let how = match phase {
+                DatastorePhase::Converged | DatastorePhase::Complete => {
+                    format!("`exuvia datastore abort {name} --cleanup` ends it, and then cleanup.source says what is thawed")
+                }
+                _ => format!("`exuvia datastore abort {name}` ends it, and lets writers of the source go"),
+            };
             bail!(
-                "nothing was thawed: {name} still exists, in phase {phase}, and a freeze belongs to it; {} ends it",
+                "nothing was thawed: {name} still exists, in phase {}, and its freeze ends with it; {}",
+                phase.as_str(),
                 given.in_commands(&how)
             )
         }

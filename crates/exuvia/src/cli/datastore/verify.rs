@@ -15,13 +15,16 @@ use crate::cli::cluster::Cluster;
 use crate::cli::output::table;
 use crate::cli::table::{paragraph, screen_width};
 
+/// The phases in which the targets are in use.
+const AFTER: [DatastorePhase; 2] = [DatastorePhase::Converged, DatastorePhase::Complete];
+
 /// What was found.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Verified {
     migration: String,
     phase: &'static str,
-    /// Every source that is moved has its target.
+    /// Every source that is moved has its target; before the commit, also as it is now.
     complete: bool,
     kinds: Vec<Kind>,
 }
@@ -72,10 +75,12 @@ pub(super) async fn run(args: &NamedArgs) -> anyhow::Result<ExitCode> {
 impl Verified {
     fn new(migration: &DatastoreMigration, sides: Vec<Side>) -> Self {
         let missing = |side: &Side| side.without_target + side.unconvertible;
+        // After the commit nobody can write to a source, so one that changed since is a matter of the clean-up.
+        let is_after = AFTER.contains(&migrations::phase(migration));
         Self {
             migration: migration.name_any(),
             phase: migrations::phase(migration).as_str(),
-            complete: sides.iter().all(|side| missing(side) == 0),
+            complete: sides.iter().all(|side| missing(side) == 0 && (is_after || side.changed_since == 0)),
             kinds: sides.into_iter().map(Kind::new).collect(),
         }
     }
@@ -115,8 +120,8 @@ impl Verified {
         let moved = sum(|kind| kind.sources - kind.unmoved);
         let unknown = sum(|kind| kind.not_compared);
         let (differ, changed) = (sum(|kind| kind.differing), sum(|kind| kind.changed_since));
-        let is_after = [DatastorePhase::Converged, DatastorePhase::Complete].map(DatastorePhase::as_str);
-        if missing == 0 && unknown > 0 {
+        let is_after = AFTER.map(DatastorePhase::as_str);
+        if missing == 0 && unknown > 0 && changed == 0 {
             return format!(
                 "{name} ({phase}): each of {} has its target; whether {unknown} of them are equal is not known, because a dry-run \
                  write is denied to you, by your rights or by the freeze",
@@ -131,7 +136,8 @@ impl Verified {
         }
         if missing == 0 && is_after.contains(&phase) {
             return format!(
-                "{name} ({phase}): each of {} has its target; those that differ were written since, which is what targets are for",
+                "{name} ({phase}): each of {} has its target; those that differ were written after the move, or were there before it and \
+                 were left as they are",
                 counted(moved, "source")
             );
         }
