@@ -12,7 +12,7 @@ use crate::Error;
 use crate::engine::Work;
 use crate::freeze::read_flag;
 use crate::kinds::Kinds;
-use crate::rights;
+use crate::{rights, versions};
 
 /// What stands in the way; and, if nothing does, what works on the spec.
 pub(crate) async fn check(
@@ -46,6 +46,10 @@ pub(crate) async fn check(
                 ..blocker(reason::NOT_SERVED, &Redacted::from_error(&error).into_string())
             });
         }
+    }
+    // Rights first: without them nothing can be compared.
+    if blockers.is_empty() {
+        blockers.extend(versions::hidden_content(client, &work.mover).await?);
     }
     Ok((blockers, Some(work)))
 }

@@ -30,6 +30,7 @@ mod references;
 pub mod rights;
 pub mod route;
 mod source;
+mod versions;
 mod waits;
 
 #[cfg(feature = "controller")]

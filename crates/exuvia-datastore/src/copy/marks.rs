@@ -162,7 +162,7 @@ fn failed(error: &exuvia_write::Error) -> Verdict {
 }
 
 /// Whether another manager than ours has an entry: then the object is no longer ours alone.
-fn written_by_others(metadata: &ObjectMeta) -> bool {
+pub(super) fn written_by_others(metadata: &ObjectMeta) -> bool {
     let entries = metadata.managed_fields.iter().flatten();
     let mut managers = entries.map(|entry| entry.manager.as_deref().unwrap_or_default());
     managers.any(|manager| manager != FIELD_MANAGER)

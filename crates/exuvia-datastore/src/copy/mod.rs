@@ -123,6 +123,12 @@ impl Mover {
         self.migration.spec.conflicts.policy == ConflictPolicy::PreferTarget
     }
 
+    /// The first field in which the contents of two objects differ.
+    pub(crate) fn content_difference(&self, one: &DynamicObject, other: &DynamicObject) -> Option<String> {
+        let value = |object: &DynamicObject| serde_json::to_value(object).unwrap_or_default();
+        self.comparison.difference(&value(one), &value(other))
+    }
+
     fn lookup(&self) -> Lookup {
         Lookup::new(self.client.clone(), self.writer.clone())
     }

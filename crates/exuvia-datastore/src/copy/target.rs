@@ -1,6 +1,6 @@
 //! One target: what is there, whether it is what is wanted, and how it is written.
 
-use exuvia_api::{SOURCE_RV_ANNOTATION, datastore_reason as reason};
+use exuvia_api::{SOURCE_RV_ANNOTATION, SOURCE_UIDS_ANNOTATION, datastore_reason as reason};
 use exuvia_write::{Error as WriteError, ErrorClass, Redacted, Writer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
@@ -8,6 +8,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 
 use super::findings::Problem;
+use super::marks::written_by_others;
 use super::{Mover, annotation};
 use crate::Error;
 use crate::compare::Comparison;
@@ -51,7 +52,15 @@ impl Mover {
             }
             Err(error) => return Err(error.into()),
         };
-        if self.is_ours(&live) {
+        if live.metadata.deletion_timestamp.is_some() {
+            let going = Problem::new(
+                reason::TERMINATING,
+                "its target is being deleted: wait until it is gone",
+            );
+            return Ok(Err(going));
+        }
+        // A saved copy that somebody created again carries our mark, too.
+        if self.is_ours(&live) && !written_by_others(&live.metadata) {
             return Ok(Ok(Place::Ours(Box::new(live))));
         }
         self.compared(&api, live, &output.object).await
@@ -118,7 +127,9 @@ impl Mover {
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
                 continue;
             };
-            let live = self.read(target, output.namespace.as_deref(), &output.name).await?;
+            let live = self
+                .read(target, output.namespace.as_deref(), &output.name)
+                .await?;
             let Some(live) = live.filter(|live| annotation(live, SOURCE_UIDS_ANNOTATION).is_none()) else {
                 continue;
             };

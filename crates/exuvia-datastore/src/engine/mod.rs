@@ -65,6 +65,8 @@ pub struct Engine {
     /// Until when a write may take effect that nobody waits for any more. `None`: it is not known yet whether there is one.
     unsettled_until: Option<Instant>,
     is_first_look: bool,
+    /// Whether `cutover.hold` was set when it was last looked at.
+    held_before_cutover: bool,
     /// For how long a write may take effect after it was sent.
     writes_end_within: Duration,
     /// For how long a write of others may be under way after it was refused to begin.
@@ -125,6 +127,7 @@ impl Engine {
             clones_ready: false,
             unsettled_until: None,
             is_first_look: true,
+            held_before_cutover: false,
             writes_end_within: WRITE_ENDS_WITHIN,
             drains_within: WRITE_ENDS_WITHIN,
             gauges_count_after: SCHEMA_COUNTS_AFTER,
@@ -203,6 +206,15 @@ impl Engine {
         Some(left).filter(|left| !left.is_zero())
     }
 
+    /// For how long a step over all objects may run before the freeze has lasted too long.
+    fn freeze_left(&self, step: Step) -> Option<Duration> {
+        if !matches!(step, Step::Copy | Step::Verify | Step::TryAgain) {
+            return None;
+        }
+        let most = self.observed.wants.max_duration?;
+        Some(most.saturating_sub(self.observed.record.frozen_for?))
+    }
+
     /// A spec that cannot be carried out any more is as good as an object that the target refuses. Said again at each step that
     /// would go on: another probe has everything copied again, and forgets what was found before.
     fn refuse(&mut self) -> bool {
@@ -259,7 +271,17 @@ impl Machine for Engine {
         if let Some(invalid) = self.invalid.as_ref().filter(|_| needs_all) {
             return Err(Error::Invalid(invalid.clone()));
         }
-        let carried_out = self.carry_out_step(step).await;
+        let carried_out = match self.freeze_left(step) {
+            None => self.carry_out_step(step).await,
+            Some(left) => match tokio::time::timeout(left, self.carry_out_step(step)).await {
+                Ok(carried_out) => carried_out,
+                // What was under way may still take effect. The next look undoes everything.
+                Err(_) => {
+                    self.unsettled_until = Some(Instant::now() + self.writes_end_within);
+                    return Ok(None);
+                }
+            },
+        };
         if carried_out.as_ref().is_err_and(Error::may_take_effect) {
             self.unsettled_until = Some(Instant::now() + self.writes_end_within);
         }

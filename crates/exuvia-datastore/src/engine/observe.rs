@@ -17,7 +17,7 @@ use crate::copy::FIELD_MANAGER;
 use crate::freeze::{Form, Part, PartState, Piece, Standing, read_flag};
 use crate::protocol::{
     Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage,
-    Undo, Wants,
+    Undo, Verified, Wants,
 };
 use crate::route::{self, Clones};
 
@@ -44,6 +44,12 @@ impl Engine {
             locks: Locks::default(),
             seen: self.seen.clone(),
         };
+        // While people thought about it, targets that are not ours could be written.
+        let holds = self.observed.wants.hold;
+        if self.held_before_cutover && !holds && self.seen.verified == Verified::Yes {
+            self.seen.verified = Verified::No;
+        }
+        self.held_before_cutover = holds;
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
         let locks = self.locks(stage).await?;
@@ -292,8 +298,12 @@ impl Engine {
                 .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
             let now = match read_flag(&self.client, flag).await {
                 Ok(now) => now,
-                // On the way to the commit a flag must be there. Afterwards one that is gone holds nobody.
-                Err(error) if stage != Stage::Moving && is_gone(&error) => continue,
+                // One that is gone holds nobody. On the way to the commit it is missing, which must not keep the rule about
+                // maxDuration from being reached.
+                Err(error) if is_gone(&error) => {
+                    flags.to_set |= stage == Stage::Moving;
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             let is_frozen = now.value.as_ref() == Some(&flag.frozen);

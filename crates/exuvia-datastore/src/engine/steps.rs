@@ -9,11 +9,11 @@ use super::Engine;
 use super::observe::uid_of;
 use super::work::Work;
 use crate::Error;
-use crate::check;
 use crate::copy::Findings;
 use crate::freeze::{Drain, Form, read_flag};
 use crate::kinds::Kind;
 use crate::protocol::{Checked, Copied, Denies, Seen, Step, Tried, Verified};
+use crate::{check, versions};
 
 const FINALIZER: Finalizer = Finalizer::new(DATASTORE_FINALIZER);
 
@@ -240,6 +240,11 @@ impl Engine {
     }
 
     async fn verify(&mut self) -> Result<(), Error> {
+        // What was written at another version since the check.
+        self.refused = versions::hidden_content(&self.client, &self.work()?.mover).await?;
+        if self.refuse() {
+            return Ok(());
+        }
         let found = self.work()?.mover.verify_all().await?;
         self.seen.verified = if found.wrong_total > 0 {
             self.message = found.wrong.first().map(|first| Redacted::ours(first.clone()));

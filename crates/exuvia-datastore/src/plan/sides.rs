@@ -104,7 +104,8 @@ impl Look {
             let live = self
                 .read(target, output.namespace.as_deref(), &output.name)
                 .await?;
-            let Some(live) = live else {
+            // One that is being deleted is as good as gone.
+            let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
                 return Ok(Found::WithoutTarget(target.shown()));
             };
             let copied = annotation(&live, SOURCE_HASH_ANNOTATION);

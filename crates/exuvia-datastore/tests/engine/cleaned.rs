@@ -338,9 +338,10 @@ async fn a_source_whose_target_was_left_as_it_was_keeps_its_kind() {
     assert!(blockers[0].message.contains("spec.size"), "{blockers:?}");
     assert!(crd_exists(&stage, &stage.old).await);
     // Once it is equal, nothing is lost with it.
-    stage
-        .merge(&stage.new, "w0", json!({"spec": {"size": 0}}))
-        .await;
-    assert_eq!(stage.goes_on(&mut engine, Hold::CleanupBlocked).await, Ended::Done);
+    stage.merge(&stage.new, "w0", json!({"spec": {"size": 0}})).await;
+    assert_eq!(
+        stage.goes_on(&mut engine, Hold::CleanupBlocked).await,
+        Ended::Done
+    );
     assert!(!crd_exists(&stage, &stage.old).await);
 }

@@ -24,7 +24,7 @@ const AFTER: [DatastorePhase; 2] = [DatastorePhase::Converged, DatastorePhase::C
 struct Verified {
     migration: String,
     phase: &'static str,
-    /// Every source that is moved has its target; before the commit, also as it is now.
+    /// Every source that is moved has its target, and was not written since.
     complete: bool,
     kinds: Vec<Kind>,
 }
@@ -75,12 +75,10 @@ pub(super) async fn run(args: &NamedArgs) -> anyhow::Result<ExitCode> {
 impl Verified {
     fn new(migration: &DatastoreMigration, sides: Vec<Side>) -> Self {
         let missing = |side: &Side| side.without_target + side.unconvertible;
-        // After the commit nobody can write to a source, so one that changed since is a matter of the clean-up.
-        let is_after = AFTER.contains(&migrations::phase(migration));
         Self {
             migration: migration.name_any(),
             phase: migrations::phase(migration).as_str(),
-            complete: sides.iter().all(|side| missing(side) == 0 && (is_after || side.changed_since == 0)),
+            complete: sides.iter().all(|side| missing(side) == 0 && side.changed_since == 0),
             kinds: sides.into_iter().map(Kind::new).collect(),
         }
     }
@@ -131,6 +129,12 @@ impl Verified {
         if missing == 0 && differ == 0 && changed == 0 {
             return format!(
                 "{name} ({phase}): each of {} has its target, and equals it",
+                counted(moved, "source")
+            );
+        }
+        if missing == 0 && changed > 0 && is_after.contains(&phase) {
+            return format!(
+                "{name} ({phase}): {changed} of {} were written after they were copied: these writes are not in the targets",
                 counted(moved, "source")
             );
         }
