@@ -177,6 +177,7 @@ async fn without_the_right_to_patch_the_status_its_owner_stays_and_the_right_is_
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions/status"], "verbs": ["patch"]},
         {"apiGroups": [bench.widgets.group()], "resources": ["widgets"], "verbs": ["get", "list", "patch"]},
+        {"apiGroups": ["apiregistration.k8s.io"], "resources": ["apiservices"], "verbs": ["get"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},

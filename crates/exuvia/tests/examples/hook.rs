@@ -107,7 +107,7 @@ async fn an_upgrade_that_drops_a_version_is_refused_until_nothing_holds_it() {
     let role = of_kind("ClusterRole");
     let name = role["metadata"]["name"].as_str().unwrap();
     let needed = role["rules"].as_array().unwrap();
-    assert_eq!(needed.len(), 3);
+    assert_eq!(needed.len(), 4);
     for left_out in 0..needed.len() {
         let mut fewer = needed.clone();
         fewer.remove(left_out);
