@@ -99,7 +99,7 @@ impl Teller<Engine> for StatusTeller<'_> {
             return Ok(Flow::Stop);
         }
         // One that is to do nothing has no use for a spec that can be carried out.
-        let is_suspended = *next == NextStep::Hold(Hold::Suspended);
+        let is_suspended = self.migration.spec.suspend;
         self.refused = refused_shed(&self.migration, engine).filter(|_| !is_suspended);
         if self.refused.is_some() {
             return Ok(Flow::Stop);

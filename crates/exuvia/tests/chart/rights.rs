@@ -97,7 +97,7 @@ async fn both_outputs_say_the_same_and_yaml_says_why() {
             lines[line].starts_with("- apiGroups") || lines[line].starts_with("- nonResourceURLs")
         })
         .collect();
-    assert_eq!(rules.len(), 13);
+    assert_eq!(rules.len(), 14);
     for line in rules {
         assert!(lines[line - 1].starts_with("# "), "{}", lines[line]);
     }
@@ -235,9 +235,9 @@ async fn without_a_crd_it_says_what_to_do_and_prints_the_base_rules() {
     let output = as_user(&user, &["--groups", "nobody.example.com"]).await;
     assert!(output.status.success());
     let said = text(&output.stderr);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
     for part in [
-        "nobody.example.com",
+        "--groups nobody.example.com matches no CRD",
         &format!("kubectl label crd NAME {LABEL}"),
         "--crds",
     ] {

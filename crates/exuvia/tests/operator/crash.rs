@@ -80,14 +80,24 @@ impl Scenario for Migration {
     }
 
     /// One that was killed at the very end has nothing left to do, and must have found that out.
-    async fn finish(&self, _lane: &Lane, _widgets: &Widgets, _run: &Run, operator: &mut Operator) {
+    async fn finish(&self, lane: &Lane, widgets: &Widgets, _run: &Run, operator: &mut Operator) {
+        let what = "it has looked whether versions may be dropped";
+        status_when(&lane.client, &widgets.crd_name(), what, |status| {
+            status.looked_at.is_some()
+        })
+        .await;
         until("a reconcile ended well", async || {
             let (_, metrics) = operator.get("/metrics").await;
-            let ended =
-                r#"controller_runtime_reconcile_total{controller="storagemigration",result="success"}"#;
-            metrics
-                .lines()
-                .any(|line| line.starts_with(ended) && !line.ends_with(" 0"))
+            // One that has ended is looked at again after an hour.
+            let ended = ["success", "requeue_after"].map(|result| {
+                format!(
+                    r#"controller_runtime_reconcile_total{{controller="storagemigration",result="{result}"}}"#
+                )
+            });
+            metrics.lines().any(|line| {
+                let has_ended = ended.iter().any(|ended| line.starts_with(ended.as_str()));
+                has_ended && !line.ends_with(" 0")
+            })
         })
         .await;
     }

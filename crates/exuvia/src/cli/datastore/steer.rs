@@ -205,7 +205,9 @@ pub(super) async fn thaw(args: &SteerArgs) -> anyhow::Result<ExitCode> {
             let phase = migrations::phase(&migration);
             let how = match phase {
                 DatastorePhase::Converged | DatastorePhase::Complete => {
-                    format!("`exuvia datastore abort {name} --cleanup` ends it, and then cleanup.source says what is thawed")
+                    format!(
+                        "`exuvia datastore abort {name} --cleanup` ends it, and then cleanup.source says what is thawed"
+                    )
                 }
                 _ => format!("`exuvia datastore abort {name}` ends it, and lets writers of the source go"),
             };

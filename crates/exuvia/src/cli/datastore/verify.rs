@@ -78,7 +78,9 @@ impl Verified {
         Self {
             migration: migration.name_any(),
             phase: migrations::phase(migration).as_str(),
-            complete: sides.iter().all(|side| missing(side) == 0 && side.changed_since == 0),
+            complete: sides
+                .iter()
+                .all(|side| missing(side) == 0 && side.changed_since == 0),
             kinds: sides.into_iter().map(Kind::new).collect(),
         }
     }

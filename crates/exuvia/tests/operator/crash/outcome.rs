@@ -74,7 +74,14 @@ fn make_comparable(value: &mut Value) {
     match value {
         Value::Object(members) => {
             members.retain(|key, _| {
-                !["uid", "creationTimestamp", "time", "lastTransitionTime"].contains(&key.as_str())
+                ![
+                    "uid",
+                    "creationTimestamp",
+                    "time",
+                    "lastTransitionTime",
+                    "lookedAt",
+                ]
+                .contains(&key.as_str())
             });
             for (key, member) in members {
                 if [
