@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use exuvia_api::{Blocker, datastore_reason as reason};
 use exuvia_sweep::{Sweep, Verdict};
-use exuvia_write::{Redacted, resource_name};
+use exuvia_write::Redacted;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps, JSONSchemaPropsOrArray,
     JSONSchemaPropsOrBool,
@@ -97,13 +97,7 @@ async fn compare(
             Verdict::unchanged()
         })
         .await?;
-    all_looked_at(&report).map_err(|error| {
-        tracing::debug!(
-            resource = resource_name(&richer.plural, &richer.group),
-            "cannot compare with {version}"
-        );
-        error
-    })
+    all_looked_at(&report)
 }
 
 /// Versions that objects may be stored at or written through, and that may show more than the one that is read.
@@ -149,27 +143,20 @@ fn may_show_more(one: &JSONSchemaProps, other: &JSONSchemaProps, is_root: bool) 
         if is_root && matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
             continue;
         }
-        match (known.and_then(|known| known.get(name)), values(other)) {
-            (Some(same), _) => {
-                if may_show_more(property, same, false) {
-                    return true;
-                }
-            }
-            (None, Some(Some(each))) => {
-                if may_show_more(property, each, false) {
-                    return true;
-                }
-            }
-            (None, Some(None)) => {}
-            (None, None) if keeps_unknown(other) => {}
-            (None, None) => return true,
+        let more = match (known.and_then(|known| known.get(name)), values(other)) {
+            (Some(same), _) | (None, Values::Like(same)) => may_show_more(property, same, false),
+            (None, Values::Any) => false,
+            (None, Values::No) => !keeps_unknown(other),
+        };
+        if more {
+            return true;
         }
     }
     let of_values = match (values(one), values(other)) {
-        (None, _) | (_, Some(None)) => false,
-        (Some(_), None) => !keeps_unknown(other),
-        (Some(None), Some(Some(_))) => true,
-        (Some(Some(one)), Some(Some(other))) => may_show_more(one, other, false),
+        (Values::No, _) | (_, Values::Any) => false,
+        (_, Values::No) => !keeps_unknown(other),
+        (Values::Any, Values::Like(_)) => true,
+        (Values::Like(one), Values::Like(other)) => may_show_more(one, other, false),
     };
     of_values
         || match (items(one), items(other)) {
@@ -179,12 +166,18 @@ fn may_show_more(one: &JSONSchemaProps, other: &JSONSchemaProps, is_root: bool) 
         }
 }
 
-/// What `additionalProperties` allows: nothing; anything; or what a schema says.
-fn values(schema: &JSONSchemaProps) -> Option<Option<&JSONSchemaProps>> {
-    match schema.additional_properties.as_ref()? {
-        JSONSchemaPropsOrBool::Bool(false) => None,
-        JSONSchemaPropsOrBool::Bool(true) => Some(None),
-        JSONSchemaPropsOrBool::Schema(each) => Some(Some(each)),
+/// What `additionalProperties` allows.
+enum Values<'a> {
+    No,
+    Any,
+    Like(&'a JSONSchemaProps),
+}
+
+fn values(schema: &JSONSchemaProps) -> Values<'_> {
+    match schema.additional_properties.as_ref() {
+        None | Some(JSONSchemaPropsOrBool::Bool(false)) => Values::No,
+        Some(JSONSchemaPropsOrBool::Bool(true)) => Values::Any,
+        Some(JSONSchemaPropsOrBool::Schema(each)) => Values::Like(each),
     }
 }
 

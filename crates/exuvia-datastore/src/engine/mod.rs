@@ -271,16 +271,15 @@ impl Machine for Engine {
         if let Some(invalid) = self.invalid.as_ref().filter(|_| needs_all) {
             return Err(Error::Invalid(invalid.clone()));
         }
-        let carried_out = match self.freeze_left(step) {
-            None => self.carry_out_step(step).await,
-            Some(left) => match tokio::time::timeout(left, self.carry_out_step(step)).await {
-                Ok(carried_out) => carried_out,
+        let carried_out = if let Some(left) = self.freeze_left(step) {
+            let Ok(in_time) = tokio::time::timeout(left, self.carry_out_step(step)).await else {
                 // What was under way may still take effect. The next look undoes everything.
-                Err(_) => {
-                    self.unsettled_until = Some(Instant::now() + self.writes_end_within);
-                    return Ok(None);
-                }
-            },
+                self.unsettled_until = Some(Instant::now() + self.writes_end_within);
+                return Ok(None);
+            };
+            in_time
+        } else {
+            self.carry_out_step(step).await
         };
         if carried_out.as_ref().is_err_and(Error::may_take_effect) {
             self.unsettled_until = Some(Instant::now() + self.writes_end_within);

@@ -9,6 +9,7 @@ mod crashed;
 mod drained;
 mod faults;
 mod flagged;
+mod hidden;
 mod mapped;
 mod moved;
 mod namespaces;
