@@ -81,7 +81,7 @@ async fn fractions_keep_every_digit() {
             .unwrap();
         let digits = objects
             .iter()
-            .map(|object| object.json()["spec"]["ratio"].to_string());
+            .map(|object| object.json().unwrap()["spec"]["ratio"].to_string());
         stored.push(digits.collect::<Vec<String>>());
     }
     assert_eq!(stored[0], ratios.map(|ratio| json!(ratio).to_string()));
