@@ -103,10 +103,10 @@ async fn stored_versions_that_somebody_else_trimmed_are_not_believed() {
     assert_eq!(stored(&widgets).await, [("v1alpha1".to_owned(), 20)].into());
 
     let plan = admin(&["plan", "--groups", widgets.group()]).await;
-    assert!(said(&plan).contains("not proven"), "{}", said(&plan));
+    assert!(said(&plan).contains("no sweep has proven it"), "{}", said(&plan));
     let verdict = json_of(&admin(&["plan", "--groups", widgets.group(), "-o", "json"]).await);
     let verdict = verdict[0]["verdict"].as_str().unwrap().to_owned();
-    assert!(verdict.contains("not proven"), "{verdict}");
+    assert!(verdict.contains("no sweep has proven it"), "{verdict}");
     let droppable = admin(&["storage", "droppable", &crd, "v1alpha1"]).await;
     // Entries at v1alpha1 hold it in any case; beside that, nothing is known about the bytes.
     assert_eq!(droppable.status.code(), Some(1), "{}", said(&droppable));
