@@ -80,7 +80,7 @@ async fn compare(
                 Ok(None) => return Verdict::gone(),
                 Err(error) => return Verdict::failed(error.class().as_str(), Redacted::from_error(&error)),
             };
-            if let Some(path) = mover.content_difference(&there, &here) {
+            if let Some(path) = mover.lacks_content_of(&here, &there) {
                 let mut blockers = lock(blockers);
                 if blockers.len() < MAX_LISTED {
                     blockers.push(Blocker {

@@ -123,10 +123,12 @@ impl Mover {
         self.migration.spec.conflicts.policy == ConflictPolicy::PreferTarget
     }
 
-    /// The first field in which the contents of two objects differ.
-    pub(crate) fn content_difference(&self, one: &DynamicObject, other: &DynamicObject) -> Option<String> {
+    /// The first field of an object that the same object, read at another version, lacks.
+    pub(crate) fn lacks_content_of(&self, other: &DynamicObject, object: &DynamicObject) -> Option<String> {
         let value = |object: &DynamicObject| serde_json::to_value(object).unwrap_or_default();
-        self.comparison.difference(&value(one), &value(other))
+        let differences = self.comparison.differences(&value(object), &value(other));
+        let lost = differences.into_iter().find(|(_, _, there)| there.is_null());
+        lost.map(|(path, _, _)| path)
     }
 
     fn lookup(&self) -> Lookup {

@@ -215,9 +215,12 @@ fn refused_shed(migration: &StorageMigration, engine: &Engine) -> Option<String>
     crate::unsheddable(&[engine.definition()?], &unknown).map(|why| format!("spec.shed: {why}"))
 }
 
-/// What the pass in the status sheds. The spec is judged before a pass begins.
+/// What the pass in the status sheds. The spec is judged before a pass begins, and not while it is suspended.
 fn accepted_shed(migration: &StorageMigration) -> Vec<String> {
-    let pass = migration.status.as_ref().and_then(|status| status.pass.as_ref());
+    let status = migration.status.as_ref();
+    let has_ended = status.is_some_and(|status| status.phase == Some(Phase::Migrated));
+    let pass = status.and_then(|status| status.pass.as_ref());
+    let pass = pass.filter(|pass| has_ended || pass.preflight.is_some());
     let spec = pass.and_then(|pass| pass.spec.as_ref());
     let spec = spec.and_then(|spec| serde_json::from_str::<StorageMigrationSpec>(&spec.json).ok());
     spec.map(|spec| spec.shed).unwrap_or_default()
