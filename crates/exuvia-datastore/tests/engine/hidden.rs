@@ -99,7 +99,7 @@ async fn an_empty_object_is_not_the_same_as_none() {
 
 #[tokio::test]
 async fn a_target_that_is_being_deleted_is_not_there_already() {
-    let stage = Stage::new("leaving", 1).await;
+    let stage = Stage::new("going", 1).await;
     stage
         .create(&stage.new, "w0", json!({"size": 0, "color": "red"}))
         .await;
