@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use exuvia_api::{Phase, StorageMigration, StorageMigrationSpec, reason};
+use exuvia_api::{Phase, StorageMigration, StorageMigrationSpec, condition, reason};
 use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::{Control, Tally};
@@ -217,10 +217,16 @@ fn refused_shed(migration: &StorageMigration, engine: &Engine) -> Option<String>
 
 /// What the pass in the status sheds. The spec is judged before a pass begins, and not while it is suspended.
 fn accepted_shed(migration: &StorageMigration) -> Vec<String> {
-    let status = migration.status.as_ref();
-    let has_ended = status.is_some_and(|status| status.phase == Some(Phase::Migrated));
-    let pass = status.and_then(|status| status.pass.as_ref());
-    let pass = pass.filter(|pass| has_ended || pass.preflight.is_some());
+    let Some(status) = &migration.status else {
+        return Vec::new();
+    };
+    let is_refused = status
+        .conditions
+        .iter()
+        .any(|held| held.type_ == condition::STALLED && held.reason == reason::INVALID_SPEC);
+    let is_suspended = status.phase == Some(Phase::Suspended);
+    let pass = status.pass.as_ref();
+    let pass = pass.filter(|pass| !is_refused && (!is_suspended || pass.preflight.is_some()));
     let spec = pass.and_then(|pass| pass.spec.as_ref());
     let spec = spec.and_then(|spec| serde_json::from_str::<StorageMigrationSpec>(&spec.json).ok());
     spec.map(|spec| spec.shed).unwrap_or_default()

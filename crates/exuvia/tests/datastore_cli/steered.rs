@@ -92,7 +92,7 @@ async fn abort_deletes_before_the_commit_and_refuses_after_it() {
     let said = printed(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("warning: everything that aborted did is undone: its copies are deleted"),
+        said.contains("the operator undoes everything that aborted did: its copies are deleted"),
         "{said}"
     );
     assert!(world.live().await.unwrap().metadata.deletion_timestamp.is_some());
@@ -114,7 +114,7 @@ async fn with_cleanup_a_converged_migration_is_deleted() {
     let said = printed(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("warning: cleaned cannot be undone: the source stays, and nobody can create or update"),
+        said.contains("cleaned cannot be undone: the source stays, and nobody can create or update"),
         "{said}"
     );
     assert!(world.live().await.is_none());
