@@ -43,7 +43,7 @@ pub struct Pass {
     pub verified_in_full: bool,
     /// The trim was made, or there was nothing to trim; either is on record in the CRD.
     pub trimmed: bool,
-    /// When that was, by the server's clock. No rule asks for it: the observer turns it into [`Observed::patrol_in`].
+    /// When that was, by the server's clock. No rule asks for it: the observer turns it into `Observed::patrol_in`.
     pub trimmed_at: Option<Timestamp>,
     /// The patrol after the trim found nothing.
     pub patrolled: bool,
