@@ -49,19 +49,28 @@ async fn write(
 const NAMES: usize = 20;
 
 /// Creates objects and deletes every second one, until it is told to stop: what must exist, and what must not.
+///
+/// It deletes nothing more once a write was refused: a source may be deleted again from the commit on, and then its
+/// target stays.
 async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String, bool> {
     let (api, mut exists) = (stage.api(&stage.old), BTreeMap::new());
-    let mut number = 0;
+    let (mut number, mut frozen) = (0, false);
     while !stop.load(Ordering::Relaxed) {
         let name = format!("made-{}", number % NAMES);
         let mut widget = stage.old.widget("v1", &name);
         widget.metadata.namespace = Some(stage.name.clone());
-        if api.create(&PostParams::default(), &widget).await.is_ok() {
-            exists.insert(name.clone(), true);
+        match api.create(&PostParams::default(), &widget).await {
+            Ok(_) => drop(exists.insert(name.clone(), true)),
+            Err(kube::Error::Api(status)) if status.code == 403 => frozen = true,
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => panic!("neither created nor refused: {error}"),
         }
-        if number % 2 == 1 && exists.get(&name) == Some(&true) {
-            let deleted = api.delete(&name, &DeleteParams::default()).await.is_ok();
-            exists.insert(name, !deleted);
+        if !frozen && number % 2 == 1 && exists.get(&name) == Some(&true) {
+            match api.delete(&name, &DeleteParams::default()).await {
+                Ok(_) => drop(exists.insert(name, false)),
+                Err(kube::Error::Api(status)) if status.code == 403 => frozen = true,
+                Err(error) => panic!("neither deleted nor refused: {error}"),
+            }
         }
         number += 1;
     }
