@@ -139,6 +139,8 @@ pub enum Hold {
     WaitingFor,
     /// The source cannot be cleaned up: not every object was moved.
     CleanupBlocked,
+    /// Everything is undone and nothing is locked, but somebody keeps our copies from being deleted.
+    CopiesLeft,
 }
 
 /// How often the APIService may come back before the migration gives up.

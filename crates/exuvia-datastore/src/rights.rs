@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{Blocker, CleanupSource, DatastoreMigration, Dependents, datastore_reason as reason};
+use exuvia_api::{
+    Blocker, CleanupSource, DatastoreMigration, Dependents, StatusCopy, datastore_reason as reason,
+};
 use exuvia_runtime::rights::{Rule, RuleScope};
 use exuvia_runtime::servers::ApiServers;
 use k8s_openapi::api::authorization::v1::{
@@ -70,6 +72,14 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
         let status: Vec<String> = plurals.iter().map(|plural| format!("{plural}/status")).collect();
         rules.push(Rule::new("Copy their status.", &group, status, &["patch"]));
     }
+    if kinds.targets().iter().any(|kind| kind.namespaced) {
+        rules.push(Rule::new(
+            "Find namespaces whose quotas leave no room, before anything is frozen.",
+            "",
+            ["resourcequotas"],
+            &["list"],
+        ));
+    }
     // The shield, which keeps the garbage collector away while an APIService is switched, is one too.
     if spec.freeze.admission || !spec.cutover.api_service.is_empty() {
         rules.push(Rule::new(
@@ -105,21 +115,8 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             ["apiservices"],
             &["create"],
         ));
-        rules.push(Rule::new(
-            "Try objects at clones of the target CRDs while another API server answers for them.",
-            CRDS,
-            ["customresourcedefinitions"],
-            &["create", "delete"],
-        ));
-        let clones = kinds.targets().into_iter();
-        // The group has the migration's uid in it, which is not known before the migration exists. The names are ours alone.
-        rules.push(Rule::new(
-            "Try objects at these clones.",
-            "*",
-            clones.map(|kind| crate::route::Clones::plural(&kind.resource.plural)),
-            &["create", "get"],
-        ));
     }
+    rules.extend(about_clones(migration, kinds));
     if spec.references.dependents == Dependents::Scan {
         rules.push(Rule::new(
             "Find the objects that moved ones own, of whatever kind, and give them their new owner.",
@@ -142,6 +139,34 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
         );
     }
     rules
+}
+
+/// What is needed to try objects where the target itself does not tell.
+fn about_clones(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> {
+    let spec = &migration.spec;
+    let is_cloned = |moved: &&crate::kinds::MovedKind| {
+        let copies = spec.mappings[moved.mapping].status == StatusCopy::Copy && moved.target.has_status;
+        copies || !spec.cutover.api_service.is_empty()
+    };
+    let cloned = kinds.moved.iter().filter(is_cloned);
+    let mut plurals: Vec<String> = cloned
+        .map(|moved| crate::route::Clones::plural(&moved.target.resource.plural))
+        .collect();
+    plurals.sort();
+    plurals.dedup();
+    if plurals.is_empty() {
+        return Vec::new();
+    }
+    // The group has the migration's uid in it, which is not known before the migration exists. The names are ours alone.
+    vec![
+        Rule::new(
+            "Try objects at clones of the target CRDs: statuses, and whatever another API server answers for.",
+            CRDS,
+            ["customresourcedefinitions"],
+            &["create", "delete"],
+        ),
+        Rule::new("Try objects at these clones.", "*", plurals, &["create", "get"]),
+    ]
 }
 
 /// What is needed for objects that the spec names and does not move.

@@ -148,6 +148,9 @@ pub struct SavedState {
     /// How often the APIService came back after it had been removed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub api_service_returned: i32,
+    /// How many of our copies could not be deleted by an undo.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub copies_left: i64,
 }
 
 /// A flag's value from before.
@@ -289,6 +292,8 @@ pub mod datastore_reason {
     pub const TOO_LARGE: &str = "TooLarge";
     /// A quota of a namespace leaves no room for the targets.
     pub const QUOTA: &str = "Quota";
+    /// Somebody keeps our copies from being deleted.
+    pub const COPIES_LEFT: &str = "CopiesLeft";
     /// A target exists and differs.
     pub const CONFLICT: &str = "Conflict";
     /// The freeze lasted too long.
@@ -308,7 +313,7 @@ pub mod datastore_reason {
     /// The API server cannot be reached, or answers with errors.
     pub const SERVER_ERRORS: &str = "ServerErrors";
     /// All of them, for metrics.
-    pub const ALL: [&str; 23] = [
+    pub const ALL: [&str; 24] = [
         INVALID_SPEC,
         OVERLAP,
         NOT_SERVED,
@@ -323,6 +328,7 @@ pub mod datastore_reason {
         OWNER_CYCLE,
         TOO_LARGE,
         QUOTA,
+        COPIES_LEFT,
         CONFLICT,
         MAX_DURATION,
         ROUTE_CONTESTED,

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exuvia_api::{DatastoreMigration, DatastorePhase, datastore_reason as reason, parse_duration};
+use exuvia_api::{
+    DatastoreMigration, DatastorePhase, MIGRATION_UID_ANNOTATION, datastore_reason as reason, parse_duration,
+};
 use exuvia_runtime::machine::{Ended, drive};
 use exuvia_runtime::publish::StallCause;
 use exuvia_runtime::servers::ApiServers;
@@ -18,6 +20,7 @@ use super::metrics::Counted;
 use super::status::{StatusUpdate, stalled_for};
 use super::teller::StatusTeller;
 use super::words::moved;
+use crate::freeze;
 use crate::lock::lock;
 use crate::protocol::Hold;
 use crate::{Engine, Error};
@@ -39,6 +42,7 @@ impl DatastoreController {
     pub(super) async fn migrate(&self, name: &str, signal: &Signal) -> Result<Next, Error> {
         let Some(mut migration) = self.migrations().get_opt(name).await? else {
             self.forget_migration(name);
+            self.release_abandoned(name).await?;
             return Ok(Next::Await);
         };
         let phase = migration.status.as_ref().and_then(|status| status.phase);
@@ -76,7 +80,9 @@ impl DatastoreController {
         work.failed = 0;
         let is_held = matches!(
             ended,
-            Ended::Held(Hold::Blocked | Hold::Conflicts | Hold::WaitingFor | Hold::CleanupBlocked)
+            Ended::Held(
+                Hold::Blocked | Hold::Conflicts | Hold::WaitingFor | Hold::CleanupBlocked | Hold::CopiesLeft
+            )
         );
         self.world().hold(name, is_held);
         self.await_for(name, &work.engine, &ended).await;
@@ -102,6 +108,37 @@ impl DatastoreController {
                 Next::Await
             }
         })
+    }
+
+    /// Lets go what a migration has left whose finalizer somebody took off. After the commit the locks keep writers away from
+    /// data that nobody reads: then a person decides.
+    async fn release_abandoned(&self, name: &str) -> Result<(), Error> {
+        let abandoned = match freeze::abandoned(&self.client).await {
+            Ok(abandoned) => abandoned,
+            // Rights are bound only while there are migrations, and some servers have no policies.
+            Err(error) if matches!(error.class(), ErrorClass::Denied | ErrorClass::Missing) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for abandoned in abandoned.iter().filter(|left| left.migration == name) {
+            let uid = &abandoned.uid;
+            if abandoned.is_before_commit {
+                freeze::release(&self.client, &self.writer, abandoned).await?;
+                tracing::warn!(
+                    migration = name,
+                    uid,
+                    "the migration was removed under its freeze: the source can be written again; copies with the \
+                     annotation {MIGRATION_UID_ANNOTATION} may be left in the target"
+                );
+            } else {
+                tracing::warn!(
+                    migration = name,
+                    uid,
+                    "the migration was removed after its commit, and its source stays frozen: \
+                     `exuvia datastore thaw` ends that"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The engine that was kept, or a new one, which goes on from what is on record.

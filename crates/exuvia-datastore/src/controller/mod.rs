@@ -189,6 +189,17 @@ impl DatastoreController {
         .await;
     }
 
+    /// Locks whose migration was removed while no operator ran.
+    async fn wake_abandoned(&self, queue: &Queue) {
+        match crate::freeze::abandoned(&self.client).await {
+            Ok(abandoned) => wake(queue, abandoned.into_iter().map(|left| left.migration).collect()),
+            Err(error) => {
+                let error = Redacted::from_error(&error);
+                tracing::debug!(%error, "whether a migration has left locks is not known");
+            }
+        }
+    }
+
     /// Whether our own CRD is being deleted, or is gone: the server says so before the watch does.
     async fn is_leaving(&self) -> bool {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
@@ -221,6 +232,7 @@ impl Controller for DatastoreController {
             self.watch_migrations(&queue, || synced.done()),
             self.watch_crds(&queue),
             self.awaiting.follow(&self.watching, &self.metrics, &queue),
+            self.wake_abandoned(&queue),
         );
     }
 

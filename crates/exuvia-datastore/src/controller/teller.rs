@@ -278,7 +278,9 @@ impl Teller<Engine> for StatusTeller<'_> {
 
     fn is_worth_a_try(&self, hold: &Hold) -> bool {
         match hold {
-            Hold::Blocked | Hold::Conflicts | Hold::WaitingFor | Hold::CleanupBlocked => true,
+            Hold::Blocked | Hold::Conflicts | Hold::WaitingFor | Hold::CleanupBlocked | Hold::CopiesLeft => {
+                true
+            }
             Hold::Suspended | Hold::Failed | Hold::BeforeCutover => false,
         }
     }

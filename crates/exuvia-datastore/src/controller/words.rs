@@ -5,7 +5,7 @@ use exuvia_api::{
     datastore_reason as reason,
 };
 use exuvia_runtime::publish::StallCause;
-use exuvia_write::Redacted;
+use exuvia_write::{Redacted, redacted};
 
 use super::status::{StatusUpdate, before_the_copy, known_reason, last_reason};
 use crate::Engine;
@@ -88,7 +88,10 @@ impl<'a> Known<'a> {
             NextStep::Hold(_) | NextStep::Done => false,
         };
         let progress = Some(self.progress.clone()).filter(|progress| !progress.types.is_empty());
-        let is_blocked = matches!(next, NextStep::Hold(Hold::Blocked | Hold::CleanupBlocked));
+        let is_blocked = matches!(
+            next,
+            NextStep::Hold(Hold::Blocked | Hold::CleanupBlocked | Hold::CopiesLeft)
+        );
         StatusUpdate {
             decided_in: self.phase(),
             phase: self.shown_phase(next),
@@ -162,6 +165,7 @@ impl<'a> Known<'a> {
             Hold::BeforeCutover => VERIFIED,
             Hold::WaitingFor => StepKind::Waiting.as_str(),
             Hold::CleanupBlocked => StepKind::CleaningUp.as_str(),
+            Hold::CopiesLeft => StepKind::Undoing.as_str(),
             Hold::Failed => "",
             Hold::Suspended => return self.status().step,
         }
@@ -176,6 +180,10 @@ impl<'a> Known<'a> {
             )),
             Hold::Suspended => "suspended: no further step begins".into(),
             Hold::Blocked | Hold::CleanupBlocked => self.blocked(),
+            Hold::CopiesLeft => redacted!(
+                "the source can be written again; copies are left, and are tried to be deleted again and again: {}",
+                self.blocked()
+            ),
             Hold::Conflicts => conflicting(&self.conflicts, self.progress.conflicts),
             Hold::BeforeCutover => Redacted::ours(format!(
                 "everything is copied and verified, and the source stays frozen until cutover.hold is false{}",
@@ -222,6 +230,7 @@ impl<'a> Known<'a> {
                         .unwrap_or(reason::REFUSED),
                 )
             }
+            Hold::CopiesLeft => Some(reason::COPIES_LEFT),
             Hold::Conflicts => Some(reason::CONFLICT),
             Hold::Failed => Some(last_reason(self.migration).unwrap_or(reason::VERIFY_FAILED)),
             Hold::Suspended | Hold::BeforeCutover | Hold::WaitingFor => None,

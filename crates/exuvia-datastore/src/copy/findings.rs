@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exuvia_api::{Blocker, ConflictStatus, DatastoreProgress, TypeProgress};
 use exuvia_write::Redacted;
-use kube::api::ObjectMeta;
+use kube::api::{DynamicObject, ObjectMeta};
 
 use crate::kinds::{Kind, Kinds};
 
@@ -27,6 +27,15 @@ impl Problem {
         Self {
             reason,
             message: message.into(),
+        }
+    }
+
+    /// The same without anything that this object holds: rules, policies and webhooks may quote it in words of their own
+    /// (PITFALLS B27).
+    pub(crate) fn without_values_of(self, object: &DynamicObject) -> Self {
+        Self {
+            message: self.message.without_values_of(object, &[]),
+            ..self
         }
     }
 }

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exuvia_api::{MIGRATION_UID_ANNOTATION, SOURCE_RV_ANNOTATION};
+use exuvia_api::{Blocker, MIGRATION_UID_ANNOTATION, SOURCE_RV_ANNOTATION, datastore_reason as reason};
 use exuvia_sweep::{Sweep, Verdict};
-use exuvia_write::{Delete, Deleted, ErrorClass, Redacted};
+use exuvia_write::{Delete, Deleted, ErrorClass, Redacted, redacted};
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta, PartialObjectMeta};
 
+use super::findings::MAX_LISTED;
 use super::trial::{all_looked_at, key};
 use super::{FIELD_MANAGER, Mover};
 use crate::Error;
@@ -24,7 +25,43 @@ pub(crate) struct TakenBack {
     /// How many are on their way.
     pub(crate) going: u64,
     /// Targets that somebody else has written to since. They stay.
-    pub(crate) left: Vec<String>,
+    pub(crate) changed: Vec<String>,
+    /// How many somebody keeps from being deleted, and the first of them.
+    pub(crate) refused: u64,
+    pub(crate) refusals: Vec<Blocker>,
+}
+
+impl TakenBack {
+    /// Nobody refuses it for good, and it does not work.
+    pub(crate) fn failed(why: &Redacted) -> Self {
+        let message = redacted!("our copies cannot be deleted: {}", why.clone()).into_string();
+        Self {
+            refusals: vec![Blocker {
+                reason: reason::COPIES_LEFT.to_owned(),
+                message,
+                ..Blocker::default()
+            }],
+            ..Self::default()
+        }
+    }
+
+    fn refuse(&mut self, kind: &Kind, metadata: &ObjectMeta, error: &exuvia_write::Error) {
+        self.refused += 1;
+        if self.refusals.len() < MAX_LISTED {
+            // Only its metadata was read: what of the words quotes the rest is not known.
+            let why = redacted!(
+                "it cannot be deleted: {}",
+                Redacted::from_error(error).only_causes(&[])
+            );
+            self.refusals.push(Blocker {
+                reason: reason::COPIES_LEFT.to_owned(),
+                kind: kind.shown(),
+                namespace: metadata.namespace.clone().unwrap_or_default(),
+                name: metadata.name.clone().unwrap_or_default(),
+                message: why.into_string(),
+            });
+        }
+    }
 }
 
 impl Mover {
@@ -59,12 +96,17 @@ impl Mover {
                     }
                     if written_by_others(&object.metadata) {
                         let shown = shown(kind, &object.metadata);
-                        lock(&taken).left.push(shown);
+                        lock(&taken).changed.push(shown);
                         return Verdict::unchanged();
                     }
                     match self.delete(&api, &object.metadata).await {
                         Ok(Deleted::Gone) => lock(&taken).deleted += 1,
                         Ok(Deleted::Going(_)) => lock(&taken).going += 1,
+                        // A policy or webhook of somebody else: to try again helps only if they change it.
+                        Err(error) if matches!(error.class(), ErrorClass::Denied | ErrorClass::Invalid) => {
+                            lock(&taken).refuse(kind, &object.metadata, &error);
+                            return Verdict::unchanged();
+                        }
                         Err(error) => return failed(&error),
                     }
                     Verdict::changed()
@@ -100,8 +142,8 @@ impl Mover {
             .await
     }
 
-    /// Whether any target of ours is left.
-    pub(crate) async fn own_targets(&self) -> Result<bool, Error> {
+    /// How many targets of ours are left.
+    pub(crate) async fn own_targets(&self) -> Result<u64, Error> {
         let found = AtomicU64::new(0);
         for kind in self.kinds.targets() {
             let sweep = Sweep::of(self.client.clone(), &kind.resource).controlled_by(&self.control);
@@ -114,7 +156,7 @@ impl Mover {
                 })
                 .await?;
         }
-        Ok(found.load(Ordering::Relaxed) > 0)
+        Ok(found.load(Ordering::Relaxed))
     }
 
     /// Takes the mark of the migration off its targets. What they were made from stays on them, for the clean-up.

@@ -1,8 +1,10 @@
 //! Copies objects: tries them, writes them, reads them again, and takes them back.
 
+mod compared;
 mod findings;
 mod marks;
 mod pass;
+mod quota;
 mod successors;
 mod target;
 mod trial;
@@ -22,8 +24,9 @@ use kube::Client;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+pub(crate) use self::compared::{Compared, compare};
 pub use self::findings::{Findings, Problem};
-pub(crate) use self::target::would_be_made_so;
+pub(crate) use self::marks::TakenBack;
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;
 use crate::compare::Comparison;

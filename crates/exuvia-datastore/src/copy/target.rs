@@ -1,17 +1,17 @@
 //! One target: what is there, whether it is what is wanted, and how it is written.
 
 use exuvia_api::{SOURCE_RV_ANNOTATION, SOURCE_UIDS_ANNOTATION, datastore_reason as reason};
-use exuvia_write::{Error as WriteError, ErrorClass, Redacted, Writer};
+use exuvia_write::{Error as WriteError, ErrorClass, Redacted};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 
+use super::compared::{Compared, compare};
 use super::findings::Problem;
 use super::marks::written_by_others;
 use super::{Mover, annotation};
 use crate::Error;
-use crate::compare::Comparison;
 use crate::kinds::Kind;
 use crate::mapping::Output;
 
@@ -66,52 +66,22 @@ impl Mover {
         self.compared(&api, live, &output.object).await
     }
 
-    /// Whether a live object is what is wanted, as the server sees it (PITFALLS D34).
+    /// Whether a live object is what is wanted.
     pub(super) async fn compared(
         &self,
         api: &Api<DynamicObject>,
         live: DynamicObject,
         wanted: &Value,
     ) -> Attempt<Place> {
-        let live_value = serde_json::to_value(&live).unwrap_or_default();
-        // What is the same as it stands needs no server.
-        if self.comparison.difference(&live_value, wanted).is_none() {
-            return Ok(Ok(Place::Equal(Box::new(live))));
-        }
-        let put = self.comparison.put_over(&live_value, wanted);
-        let Ok(put) = serde_json::from_value::<DynamicObject>(put) else {
-            return Ok(Ok(Place::Differs("metadata".to_owned())));
-        };
-        let would_be = match self.writer.rehearse_replace(api, &live.metadata, &put).await {
-            Ok(would_be) => serde_json::to_value(&would_be).unwrap_or_default(),
-            Err(error) => {
-                return match refusal(&error) {
-                    // What the server would not even take is not equal to what it has.
-                    Some(_) => {
-                        let field = self.comparison.difference(&live_value, wanted);
-                        Ok(Ok(Place::Differs(field.unwrap_or_default())))
-                    }
-                    None => Err(error.into()),
-                };
+        let compared = compare(&self.writer, api, &self.comparison, &live, wanted).await?;
+        Ok(Ok(match compared {
+            Compared::Equal => Place::Equal(Box::new(live)),
+            // What the server would not even take is not equal to what it has.
+            Compared::Differs(fields) | Compared::AsTheyStand(fields) => {
+                let first = fields.into_iter().next();
+                Place::Differs(first.map(|(path, ..)| path).unwrap_or_default())
             }
-        };
-        // The control: what changes even if the live object is put over itself is the server's noise.
-        let itself = self.comparison.put_over(&live_value, &live_value);
-        let noise = match serde_json::from_value::<DynamicObject>(itself) {
-            Ok(itself) => match self.writer.rehearse_replace(api, &live.metadata, &itself).await {
-                Ok(noise) => serde_json::to_value(&noise).unwrap_or_default(),
-                Err(error) if refusal(&error).is_some() => live_value.clone(),
-                Err(error) => return Err(error.into()),
-            },
-            Err(_) => live_value.clone(),
-        };
-        let Some(field) = self.comparison.difference(&noise, &would_be) else {
-            return Ok(Ok(Place::Equal(Box::new(live))));
-        };
-        if would_be_made_so(&self.writer, api, &self.comparison, &live, wanted).await? {
-            return Ok(Ok(Place::Equal(Box::new(live))));
-        }
-        Ok(Ok(Place::Differs(field)))
+        }))
     }
 
     /// Where a target of this source was there before, and was left although it differs: the first field that does. What the
@@ -152,7 +122,7 @@ impl Mover {
         match self.writer.dry_run().create(api, &object).await {
             Ok(_) => Ok(Ok(())),
             Err(error) => match refusal(&error) {
-                Some(problem) => Ok(Err(problem)),
+                Some(problem) => Ok(Err(problem.without_values_of(&object))),
                 None => Err(error.into()),
             },
         }
@@ -168,7 +138,7 @@ impl Mover {
             Ok(created) => Ok(Ok(Some(created))),
             Err(error) if error.is_already_exists() => Ok(Ok(None)),
             Err(error) => match refusal(&error) {
-                Some(problem) => Ok(Err(problem)),
+                Some(problem) => Ok(Err(problem.without_values_of(&object))),
                 None => Err(error.into()),
             },
         }
@@ -229,7 +199,7 @@ impl Mover {
         match self.writer.patch(&target.all(&self.client), live, update).await {
             Ok(written) => Ok(Ok(written.object)),
             Err(error) => match refusal(&error) {
-                Some(problem) => Ok(Err(problem)),
+                Some(problem) => Ok(Err(problem.without_values_of(&wanted))),
                 None => Err(error.into()),
             },
         }
@@ -267,7 +237,7 @@ impl Mover {
         match self.writer.patch_status_with_retry(&api, live, set).await {
             Ok(_) => Ok(Ok(())),
             Err(error) => match refusal(&error) {
-                Some(problem) => Ok(Err(problem)),
+                Some(problem) => Ok(Err(problem.without_values_of(source))),
                 None => Err(error.into()),
             },
         }
@@ -281,7 +251,7 @@ impl Mover {
 
 /// `observedGeneration` at the top and in conditions: the source's generation becomes the target's, anything else is 0, as the
 /// target's controller has not seen this object (PITFALLS D27).
-fn rebased(mut status: Value, source: Option<i64>, target: Option<i64>) -> Value {
+pub(super) fn rebased(mut status: Value, source: Option<i64>, target: Option<i64>) -> Value {
     let rebase = |holder: &mut Value| {
         if let Some(observed) = holder.get_mut("observedGeneration")
             && observed.is_number()
@@ -318,38 +288,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// Whether the server would make this object of what is wanted. What policies and webhooks do to objects only as they are
-/// created shows in no update. It is tried under another name, because this one is taken.
-pub(crate) async fn would_be_made_so(
-    writer: &Writer,
-    api: &Api<DynamicObject>,
-    comparison: &Comparison,
-    live: &DynamicObject,
-    wanted: &Value,
-) -> Result<bool, Error> {
-    let Ok(mut another) = read(wanted) else {
-        return Ok(false);
-    };
-    another.metadata.name = live.metadata.name.as_deref().map(another_name);
-    another.metadata.namespace.clone_from(&live.metadata.namespace);
-    match writer.dry_run().create(api, &another).await {
-        Ok(made) => {
-            let [live, made] = [live, &made].map(|object| serde_json::to_value(object).unwrap_or_default());
-            Ok(comparison.difference(&live, &made).is_none())
-        }
-        // It differs, as far as anybody can tell.
-        Err(error) if error.is_already_exists() || refusal(&error).is_some() => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Like this name, and within the 63 characters that some kinds allow.
-fn another_name(name: &str) -> String {
-    let start: String = name.chars().take(50).collect();
-    format!("{start}-exuvia-try")
-}
-
-fn read(object: &Value) -> Result<DynamicObject, Problem> {
+pub(super) fn read(object: &Value) -> Result<DynamicObject, Problem> {
     if object.to_string().len() > MAX_BYTES {
         return Err(Problem::new(
             reason::TOO_LARGE,

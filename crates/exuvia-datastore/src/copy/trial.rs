@@ -11,22 +11,21 @@ use kube::api::DynamicObject;
 
 use super::findings::Problem;
 use super::successors::Planned;
-use super::target::{Attempt, Place};
-use super::{Findings, Mover};
+use super::target::{Attempt, Place, rebased};
+use super::{Findings, Mover, quota};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::lock::lock;
 use crate::mapping::{Converted, Output};
 use crate::owners::{Edges, Fault, Lookup, Member, Outcome, Owners};
-
-/// Where a target kind is tried: at its own endpoint, or at that of its clone.
-pub(crate) type TriedAt<'a> = dyn Fn(&Kind) -> Api<DynamicObject> + Send + Sync + 'a;
+use crate::route::Clones;
 
 /// What a trial remembers of all objects: 16 bytes for each, and the references between them.
 #[derive(Default)]
 struct Trial {
     names: HashSet<u128>,
     edges: Edges,
+    planned: quota::Planned,
 }
 
 impl Mover {
@@ -39,12 +38,13 @@ impl Mover {
             .map_err(|error| Problem::new(reason::CONVERSION, error.redacted()))
     }
 
-    /// Tries every object. `is_shadowed`: the targets themselves cannot be looked at, as another API server answers for them.
+    /// Tries every object. `clones` tell what the targets themselves do not. `is_shadowed`: these cannot be looked at, as
+    /// another API server answers for them.
     ///
     /// # Errors
     ///
     /// Not every object could be tried.
-    pub async fn try_all(&self, at: &TriedAt<'_>, is_shadowed: bool) -> Result<Findings, Error> {
+    pub async fn try_all(&self, clones: Option<&Clones>, is_shadowed: bool) -> Result<Findings, Error> {
         self.forget_findings();
         let (trial, lookup) = (Mutex::new(Trial::default()), self.lookup());
         let sources: Vec<Kind> = self.kinds.sources().into_iter().cloned().collect();
@@ -54,7 +54,7 @@ impl Mover {
                 .sweep(kind)
                 .run_whole(async |source: DynamicObject| {
                     let tried = self
-                        .try_one(kind, &source, at, is_shadowed, &trial, &lookup)
+                        .try_one(kind, &source, (clones, is_shadowed), &trial, &lookup)
                         .await;
                     self.verdict(kind, &source, tried)
                 })
@@ -62,6 +62,17 @@ impl Mover {
             all_looked_at(&report)?;
         }
         self.found().at_kind("", sources.len());
+        let planned = std::mem::take(&mut lock(&trial).planned);
+        for exceeded in quota::exceeded(&self.client, &planned).await? {
+            let namespace = kube::api::ObjectMeta {
+                namespace: Some(exceeded.namespace),
+                ..kube::api::ObjectMeta::default()
+            };
+            if let Some(kind) = sources.first() {
+                let problem = Problem::new(reason::QUOTA, exceeded.message);
+                self.found().block(kind, &namespace, problem);
+            }
+        }
         let edges = std::mem::take(&mut lock(&trial).edges);
         if let Err(disorders) = edges.order() {
             for disorder in disorders {
@@ -79,8 +90,7 @@ impl Mover {
         &self,
         kind: &Kind,
         source: &DynamicObject,
-        at: &TriedAt<'_>,
-        is_shadowed: bool,
+        (clones, is_shadowed): (Option<&Clones>, bool),
         trial: &Mutex<Trial>,
         lookup: &Lookup,
     ) -> Attempt<()> {
@@ -133,10 +143,54 @@ impl Mover {
                     }
                 }
             }
-            let api = at(target);
-            let object = self.tried_as(source, output, &api);
-            if let Err(problem) = self.rehearse(&api, &object).await? {
+            if let Some(namespace) = &output.namespace {
+                let place = (namespace.clone(), target.name());
+                *lock(trial).planned.entry(place).or_default() += 1;
+            }
+            if !is_shadowed {
+                let mut object = self.marked(source, output, &[]);
+                // Where it is a subresource the server drops it from a create, but not before it has named fields that it
+                // does not know.
+                if let Some(status) = &output.status {
+                    object["status"] = status.clone();
+                }
+                if let Err(problem) = self.rehearse(&target.all(&self.client), &object).await? {
+                    return Ok(Err(problem));
+                }
+            }
+            if let Some(clones) = clones
+                && let Err(problem) = self
+                    .try_at_clone(clones, is_shadowed, target, source, output)
+                    .await?
+            {
                 return Ok(Err(problem));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Tries an object at the clone of its target: as it is created, and with its status.
+    async fn try_at_clone(
+        &self,
+        clones: &Clones,
+        is_shadowed: bool,
+        target: &Kind,
+        source: &DynamicObject,
+        output: &Output,
+    ) -> Attempt<()> {
+        let resource = clones.resource(&target.resource);
+        let api = Api::all_with(self.client.clone(), &resource);
+        let mut object = self.marked(source, output, &[]);
+        object["apiVersion"] = resource.api_version.clone().into();
+        let without = Some(object.clone()).filter(|_| is_shadowed);
+        let with = output.status.as_ref().map(|status| {
+            object["status"] = rebased(status.clone(), source.metadata.generation, Some(1));
+            object
+        });
+        for object in without.into_iter().chain(with) {
+            if let Err(problem) = self.rehearse(&api, &object).await? {
+                let said = clones.in_words_of_target(&problem.message, &target.resource);
+                return Ok(Err(Problem::new(problem.reason, Redacted::ours(said))));
             }
         }
         Ok(Ok(()))
@@ -208,25 +262,6 @@ impl Mover {
         Ok(())
     }
 
-    /// The object as it is tried: at a clone its group is another one.
-    fn tried_as(
-        &self,
-        source: &DynamicObject,
-        output: &Output,
-        api: &Api<DynamicObject>,
-    ) -> serde_json::Value {
-        let mut object = self.marked(source, output, &[]);
-        // The server drops it from a create, but not before it has named fields that it does not know.
-        if let Some(status) = &output.status {
-            object["status"] = status.clone();
-        }
-        let url = api.resource_url();
-        if let Some(group) = url.strip_prefix("/apis/").and_then(|rest| rest.split('/').next()) {
-            object["apiVersion"] = format!("{group}/{}", output.version).into();
-        }
-        object
-    }
-
     /// A target exists and differs.
     pub(super) fn differs(&self, kind: &Kind, target: &Kind, output: &Output, field: String) {
         let mapping = &self.migration.spec.mappings[output.mapping].name;
@@ -249,8 +284,8 @@ impl Mover {
             }
             Err(Error::Write(error)) => {
                 let class = error.class();
-                Verdict::failed(class.as_str(), Redacted::from_error(&error))
-                    .under(exuvia_sweep::Pressure::of(class))
+                let why = Redacted::from_error(&error).without_values_of(source, &[]);
+                Verdict::failed(class.as_str(), why).under(exuvia_sweep::Pressure::of(class))
             }
             Err(error) => Verdict::failed("failed", Redacted::from_error(&error)),
         }

@@ -73,6 +73,14 @@ impl Mover {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         found.moved += stale.deleted + stale.going;
+        // Their sources are gone.
+        found.wrong_total += stale.refused;
+        for refusal in stale.refusals {
+            found
+                .wrong
+                .push(format!("{} {}: {}", refusal.kind, refusal.name, refusal.message));
+        }
+        found.wrong.truncate(super::findings::MAX_LISTED);
         Ok(found)
     }
 

@@ -1,15 +1,21 @@
 //! The steps after the commit, and those of the way back.
 
+use std::time::{Duration, Instant};
+
 use exuvia_api::{CleanupSource, FlagSide, datastore_condition as condition};
 use exuvia_write::{Name, conditions, redacted};
 
 use super::Engine;
 use super::observe::{is_gone, uid_of};
 use crate::Error;
+use crate::copy::TakenBack;
 use crate::freeze::{FlagGoal, Form, RetiredFlag, leave_flag, restore_flag};
 use crate::owners::Dependents;
 use crate::protocol::{Seen, Waits, cleanup};
 use crate::{references, source, waits};
+
+/// For how long our copies are tried to be deleted while the source is frozen, if nobody refuses it for good.
+const UNDO_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Engine {
     pub(super) async fn thaw(&mut self) -> Result<(), Error> {
@@ -102,20 +108,34 @@ impl Engine {
         Ok(())
     }
 
+    /// Deletes our copies. What somebody refuses to let us delete, or does not let go within [`UNDO_PATIENCE`], is put on record
+    /// as left: writers of the source are not kept waiting for it.
     pub(super) async fn undo_targets(&mut self) -> Result<(), Error> {
-        let taken = self.work()?.mover.take_back(None).await?;
-        if !taken.left.is_empty() {
-            self.message = taken.left.first().map(|first| {
-                redacted!(
-                    "{} was changed by somebody else, and is left as it is",
-                    Name(first)
-                )
-            });
-        }
-        let work = self.work()?;
-        if work.mover.own_targets().await? {
+        let since = *self.undeletable_since.get_or_insert_with(Instant::now);
+        let is_over = since.elapsed() >= UNDO_PATIENCE;
+        let mover = &self.work()?.mover;
+        let taken = match mover.take_back(None).await {
+            Err(Error::Unfinished {
+                first,
+                ambiguous: false,
+                ..
+            }) if is_over => TakenBack::failed(&first),
+            taken => taken?,
+        };
+        let still_there = mover.own_targets().await?;
+        if still_there > taken.refused && !is_over {
             return Err(Error::Changed("some targets are still being deleted"));
         }
+        self.message = taken.changed.first().map(|first| {
+            redacted!(
+                "{} was changed by somebody else, and is left as it is",
+                Name(first)
+            )
+        });
+        if !taken.refusals.is_empty() {
+            self.blockers = taken.refusals;
+        }
+        let work = self.work()?;
         // The old backend would have answered that none is left.
         if let Some(route) = &work.route
             && self.observed.wants.route
@@ -125,10 +145,18 @@ impl Engine {
             self.seen.routed_everywhere = false;
             return Ok(());
         }
+        let left = i64::try_from(still_there).unwrap_or(i64::MAX);
+        let was_left = self.observed.record.copies_left;
         self.record(|status, _| {
             conditions::remove(&mut status.conditions, condition::ROUTED);
+            status.saved.copies_left = left;
+            // Nothing is locked any more.
+            status.frozen_at = status.frozen_at.take().filter(|_| !was_left);
         })
-        .await
+        .await?;
+        self.seen.tried_copies_left = was_left;
+        self.undeletable_since = None;
+        Ok(())
     }
 
     pub(super) async fn undo_flags(&mut self) -> Result<(), Error> {

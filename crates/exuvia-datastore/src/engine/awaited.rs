@@ -94,7 +94,8 @@ impl Engine {
                 Ok(in_the_way(&work.mover.kinds, &found, &renames))
             }
             Hold::WaitingFor => self.waited_for().await,
-            Hold::Suspended | Hold::Failed | Hold::BeforeCutover => Ok(BTreeSet::new()),
+            // Whose policy keeps them is not known.
+            Hold::CopiesLeft | Hold::Suspended | Hold::Failed | Hold::BeforeCutover => Ok(BTreeSet::new()),
         }
     }
 

@@ -73,6 +73,8 @@ pub struct Engine {
     drains_within: Duration,
     /// How long writes must have been counted until the count says something.
     gauges_count_after: Duration,
+    /// Since when our copies cannot be deleted.
+    undeletable_since: Option<Instant>,
     /// What is wrong with parts of the spec that were changed on the way: nothing that needs them is done.
     invalid: Option<String>,
     /// Why a spec that was changed before the commit cannot be carried out: everything is undone.
@@ -131,6 +133,7 @@ impl Engine {
             writes_end_within: WRITE_ENDS_WITHIN,
             drains_within: WRITE_ENDS_WITHIN,
             gauges_count_after: SCHEMA_COUNTS_AFTER,
+            undeletable_since: None,
             invalid: None,
             refused: Vec::new(),
             blockers: Vec::new(),
@@ -297,6 +300,7 @@ impl Machine for Engine {
             }
             Hold::WaitingFor => self.seen.waits = crate::protocol::Waits::Unknown,
             Hold::CleanupBlocked => self.seen.cleaned = None,
+            Hold::CopiesLeft => self.seen.tried_copies_left = false,
             Hold::Suspended | Hold::Failed | Hold::BeforeCutover => {}
         }
     }

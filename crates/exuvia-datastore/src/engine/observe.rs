@@ -4,17 +4,19 @@ use std::time::Instant;
 
 use exuvia_api::{
     Blocker, DATASTORE_FINALIZER, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, FlagSide,
-    RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
+    RETRY_ANNOTATION, StatusCopy, datastore_condition as condition, datastore_reason as reason,
+    parse_duration,
 };
 use exuvia_write::ErrorClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ApiResource;
 use kube::{Api, CustomResourceExt, ResourceExt};
 
 use super::Engine;
 use super::work::Work;
 use crate::Error;
 use crate::copy::FIELD_MANAGER;
-use crate::freeze::{Form, Part, PartState, Piece, Standing, read_flag};
+use crate::freeze::{Form, Freeze, Part, PartState, Piece, Scope, Standing, read_flag};
 use crate::protocol::{
     Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Observed, Policy, Record, Route, Stage,
     Undo, Verified, Wants,
@@ -54,6 +56,7 @@ impl Engine {
         self.prepare(stage).await?;
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
+        self.observed.wants.clones = !self.cloned().is_empty();
         self.observed.locks = locks;
         let unsettled = self
             .unsettled_until
@@ -106,6 +109,7 @@ impl Engine {
             route_saved: !status.saved.api_service.is_null(),
             route_returned: u8::try_from(status.saved.api_service_returned).unwrap_or(u8::MAX),
             retreats: u8::try_from(status.retreats).unwrap_or(u8::MAX),
+            copies_left: status.saved.copies_left > 0,
         }
     }
 
@@ -117,6 +121,7 @@ impl Engine {
             hold: spec.cutover.hold,
             max_duration: max_duration.filter(|duration| !duration.is_zero()),
             route: false,
+            clones: false,
             cleanup: spec.cleanup.source,
         }
     }
@@ -125,6 +130,30 @@ impl Engine {
     fn wants_route(&self, now: Route) -> bool {
         let is_given = !self.migration.spec.cutover.api_service.is_empty();
         is_given && (now == Route::Backend || self.observed.record.route_saved)
+    }
+
+    /// The targets that are tried at clones.
+    pub(super) fn cloned(&self) -> Vec<ApiResource> {
+        let Some(work) = &self.work else {
+            return Vec::new();
+        };
+        let kinds = &work.mover.kinds;
+        if self.observed.wants.route {
+            let targets = kinds.targets().into_iter();
+            return targets.map(|kind| kind.resource.clone()).collect();
+        }
+        let mut with_status: Vec<ApiResource> = Vec::new();
+        for moved in &kinds.moved {
+            let copies = self.migration.spec.mappings[moved.mapping].status == StatusCopy::Copy;
+            let resource = &moved.target.resource;
+            if copies && moved.target.has_status && !with_status.contains(resource) {
+                with_status.push(resource.clone());
+            }
+        }
+        // Clones of several groups would share one: then a status that is refused shows under the freeze.
+        let is_one_group = with_status.iter().all(|kind| kind.group == with_status[0].group);
+        with_status.retain(|_| is_one_group);
+        with_status
     }
 
     /// Reads the spec and the cluster, if that was not done for this generation.
@@ -201,6 +230,7 @@ impl Engine {
     async fn locks(&mut self, stage: Stage) -> Result<Locks, Error> {
         if stage == Stage::Idle {
             return Ok(Locks {
+                policy: self.locks_without_record().await?,
                 clones: self.clone_state().await?,
                 route: self.route().await?,
                 ..Locks::default()
@@ -226,6 +256,46 @@ impl Engine {
             clones: CloneState::Absent,
             source: self.has_source().await?,
         })
+    }
+
+    /// Our policies where the record says that there are none: somebody may have removed the status. They are known by the
+    /// migration's uid alone.
+    async fn locks_without_record(&mut self) -> Result<Policy, Error> {
+        if !self.observed.record.has_finalizer || !self.migration.spec.freeze.admission {
+            return Ok(Policy::Absent);
+        }
+        let scope = Scope {
+            uid: self.uid.clone(),
+            migration: self.name.clone(),
+            ..Scope::default()
+        };
+        let freeze = Freeze::new(self.client.clone(), &self.writer, self.servers.clone(), scope);
+        let standing = match freeze.look().await {
+            Ok(standing) => standing,
+            // Without this right, or without policies, it has locked nothing.
+            Err(error) if matches!(error.class(), ErrorClass::Denied | ErrorClass::Missing) => {
+                return Ok(Policy::Absent);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let found = standing.identities();
+        if found.is_empty() {
+            return Ok(Policy::Absent);
+        }
+        let target = freeze.scope().name(Part::Target);
+        if found.iter().any(|(name, ..)| *name == target) {
+            return Ok(Policy::Frozen);
+        }
+        self.blockers = vec![Blocker {
+            reason: reason::INTERRUPTED.to_owned(),
+            message: format!(
+                "objects were moved already, and the status that said so was removed: nothing is done any more. The source \
+                 stays frozen; if its targets are right, delete {0} and run `exuvia datastore thaw {0}`",
+                self.name
+            ),
+            ..Blocker::default()
+        }];
+        Ok(Policy::Converged)
     }
 
     /// Whether a CRD of the source is left: only a clean-up wants to know.

@@ -1,13 +1,15 @@
 //! Puts on record what must survive a crash: locked writes of the migration's status.
 
-use exuvia_api::{DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, UndoState};
+use exuvia_api::{
+    DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, UndoState, datastore_condition as condition,
+};
 use exuvia_write::{ErrorClass, conditions, redacted};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::SignedDuration;
 
 use super::Engine;
 use crate::Error;
-use crate::protocol::Undo;
+use crate::protocol::{Stage, Undo};
 
 /// After the first undo that is followed by another try; it doubles with each one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(5);
@@ -68,7 +70,18 @@ impl Engine {
             message: detail,
             then: undo.then(),
         };
-        self.record(|status, _| status.undo = Some(state.clone())).await
+        if Stage::from_record(&self.observed.record) != Stage::Idle {
+            return self.record(|status, _| status.undo = Some(state.clone())).await;
+        }
+        // As `Record::found_locked` has it.
+        let now = self.now().await;
+        let message = "copies may exist: the status that knew of them was removed";
+        self.record_stage(condition::ROUTED, message, |status| {
+            status.phase = Some(DatastorePhase::Migrating);
+            status.frozen_at = Some(now.clone());
+            status.undo = Some(state.clone());
+        })
+        .await
     }
 
     /// Why everything is undone, in a sentence.
@@ -97,6 +110,11 @@ impl Engine {
                 Some(first) => first.message.clone(),
                 None => "objects cannot be copied".to_owned(),
             },
+            Undo::Interrupted if Stage::from_record(&self.observed.record) == Stage::Idle => {
+                "the status was removed during the freeze; what flags and the APIService were before is not known any more: \
+                 look at them"
+                    .to_owned()
+            }
             Undo::Interrupted => "the process ended during the switch of the APIService".to_owned(),
         }
     }
@@ -110,7 +128,7 @@ impl Engine {
         let not_before = Time(self.now().await.0 + FIRST_PAUSE * doubled);
         self.record(|status, migration| {
             let undo = status.undo.take().unwrap_or_default();
-            if undo.reason == Undo::Refused.reason() {
+            if undo.reason == Undo::Refused.reason() || status.saved.copies_left > 0 {
                 status.blockers.clone_from(&blockers);
             }
             status.phase = Some(after.phase);
@@ -118,7 +136,10 @@ impl Engine {
             status.observed_generation = migration.metadata.generation;
             status.started_at = None;
             status.frozen_at = None;
-            status.saved = exuvia_api::SavedState::default();
+            status.saved = exuvia_api::SavedState {
+                copies_left: status.saved.copies_left,
+                ..exuvia_api::SavedState::default()
+            };
             for stage in exuvia_api::datastore_condition::ALL {
                 if stage != exuvia_api::datastore_condition::VALIDATED {
                     conditions::remove(&mut status.conditions, stage);
@@ -126,7 +147,12 @@ impl Engine {
             }
             let failed = after.phase == DatastorePhase::Failed;
             status.not_before = Some(not_before.clone()).filter(|_| !failed);
-            status.message = if failed {
+            status.message = if status.saved.copies_left > 0 {
+                format!(
+                    "everything was undone but {} copies, which somebody keeps from being deleted behind the APIService: {}",
+                    status.saved.copies_left, undo.message
+                )
+            } else if failed {
                 format!("everything was undone: {}", undo.message)
             } else {
                 undo.message

@@ -2,8 +2,6 @@
 
 use exuvia_api::{DATASTORE_FINALIZER, DatastorePhase, RETRY_ANNOTATION, datastore_condition as condition};
 use exuvia_write::{Finalizer, Redacted};
-use kube::Api;
-use kube::api::DynamicObject;
 
 use super::Engine;
 use super::observe::uid_of;
@@ -11,7 +9,6 @@ use super::work::Work;
 use crate::Error;
 use crate::copy::Findings;
 use crate::freeze::{Drain, Form, read_flag};
-use crate::kinds::Kind;
 use crate::protocol::{Checked, Copied, Denies, Seen, Step, Tried, Verified};
 use crate::{check, versions};
 
@@ -46,11 +43,7 @@ impl Engine {
                 Ok(())
             }
             Step::TryAgain => {
-                let found = self
-                    .work()?
-                    .mover
-                    .try_all(&at_target(&self.client), false)
-                    .await?;
+                let found = self.work()?.mover.try_all(None, false).await?;
                 self.seen.tried_again = self.judge(&found);
                 Ok(())
             }
@@ -145,24 +138,16 @@ impl Engine {
     }
 
     async fn make_clones(&mut self) -> Result<(), Error> {
-        let work = self.work()?;
-        let targets = work.mover.kinds.targets().into_iter();
-        let targets: Vec<_> = targets.map(|kind| kind.resource.clone()).collect();
-        work.clones.ensure(&targets).await?;
+        self.work()?.clones.ensure(&self.cloned()).await?;
         self.clones_ready = true;
         Ok(())
     }
 
-    /// Tries every object: at its target, or at a clone of it where another API server answers for the target.
+    /// Tries every object: at its target, and at a clone of it where the target does not tell.
     async fn try_objects(&mut self) -> Result<Findings, Error> {
         let work = self.work()?;
-        if !self.observed.wants.route {
-            return work.mover.try_all(&at_target(&self.client), false).await;
-        }
-        let at_clone = |kind: &Kind| -> Api<DynamicObject> {
-            Api::all_with(self.client.clone(), &work.clones.resource(&kind.resource))
-        };
-        work.mover.try_all(&at_clone, true).await
+        let clones = Some(&work.clones).filter(|_| self.observed.wants.clones);
+        work.mover.try_all(clones, self.observed.wants.route).await
     }
 
     fn judge(&mut self, found: &Findings) -> Tried {
@@ -298,9 +283,4 @@ impl Engine {
         )
         .await
     }
-}
-
-fn at_target(client: &kube::Client) -> impl Fn(&Kind) -> Api<DynamicObject> + Send + Sync {
-    let client = client.clone();
-    move |kind| kind.all(&client)
 }

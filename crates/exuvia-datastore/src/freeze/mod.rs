@@ -11,6 +11,7 @@
 //! remove         nothing is left; or retire: the source stays as it is
 //! ``
 
+mod abandoned;
 mod cel;
 mod counting;
 mod drain;
@@ -31,6 +32,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+pub use abandoned::{Abandoned, abandoned, release};
 pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 pub use error::Error;
 pub use flags::{

@@ -86,7 +86,7 @@ impl Observed {
 }
 
 /// What policy and binding have in common.
-trait Lock: Writable<DynamicType = ()> + std::fmt::Debug + PartialEq {
+pub(super) trait Lock: Writable<DynamicType = ()> + std::fmt::Debug + PartialEq {
     const WHAT: &'static str;
 
     fn has_spec_of(&self, other: &Self) -> bool;
@@ -418,7 +418,7 @@ pub(super) fn is_ours(object: &impl Resource, scope: &Scope) -> bool {
         || entries.any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER))
 }
 
-fn is_retired(object: &impl Resource) -> bool {
+pub(super) fn is_retired(object: &impl Resource) -> bool {
     object
         .meta()
         .annotations
@@ -447,7 +447,7 @@ fn unread<K: Lock>(what: String) -> impl FnOnce(kube::Error) -> Error {
 }
 
 /// Those that the selector chooses; all, if it is empty.
-async fn listed<K: Lock>(client: &Client, selector: &str) -> Result<Vec<K>, Error> {
+pub(super) async fn listed<K: Lock>(client: &Client, selector: &str) -> Result<Vec<K>, Error> {
     let api: Api<K> = Api::all(client.clone());
     let of_us = ListParams::default().labels(selector);
     let list = RetryPolicy::default().read(|| api.list(&of_us)).await;
@@ -462,7 +462,7 @@ async fn get<K: Lock>(client: &Client, name: &str) -> Result<Option<K>, Error> {
     live.map_err(unread::<K>(format!("{} {name}", K::WHAT)))
 }
 
-async fn delete_all<K: Lock>(client: &Client, writer: &Writer, locks: &[K]) -> Result<(), Error> {
+pub(super) async fn delete_all<K: Lock>(client: &Client, writer: &Writer, locks: &[K]) -> Result<(), Error> {
     let api: Api<K> = Api::all(client.clone());
     for lock in locks {
         if let Deleted::Going(_) = writer.delete(&api, lock, &Delete::default()).await? {

@@ -40,7 +40,7 @@ pub const FIELD_MANAGER: &str = "exuvia-datastore";
 /// The field manager of writes that must be denied.
 pub(super) const PROBE_MANAGER: &str = "exuvia-probe";
 
-const MIGRATIONS: &str = "datastoremigrations";
+pub(super) const MIGRATIONS: &str = "datastoremigrations";
 
 /// What one migration freezes, and for whom not.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,13 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use exuvia_sweep::Verdict;
-use exuvia_write::ErrorClass;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::{Look, failed};
 use crate::Error;
-use crate::copy::{annotation, would_be_made_so};
+use crate::copy::{Compared, annotation, compare};
 use crate::kinds::Kind;
 use crate::lock::lock;
 use crate::mapping::Output;
@@ -97,9 +96,16 @@ impl Look {
                 continue;
             };
             // Who may not write can still see what differs as it stands.
-            let (Compared::ByServer(differences) | Compared::AsTheyStand(differences)) =
-                self.compared(target, &live, output).await?;
-            if !differences.is_empty() {
+            let mut fields = match self.compared(target, &live, output).await? {
+                Compared::Equal => Vec::new(),
+                Compared::Differs(fields) | Compared::AsTheyStand(fields) => fields,
+            };
+            fields.truncate(MAX_FIELDS);
+            if !fields.is_empty() {
+                let differences = fields
+                    .into_iter()
+                    .map(|(path, source, target)| Difference { path, source, target })
+                    .collect();
                 differing.push(Differing {
                     kind: target.shown(),
                     namespace: output.namespace.clone().unwrap_or_default(),
@@ -119,86 +125,14 @@ impl Look {
         ours.is_some() && ours == self.migration.metadata.uid.as_deref()
     }
 
-    /// In which fields a live target differs, as the server sees it: with its defaults on both sides (PITFALLS D34).
+    /// In which fields a live target differs.
     pub(super) async fn compared(
         &self,
         target: &Kind,
         live: &DynamicObject,
         output: &Output,
     ) -> Result<Compared, Error> {
-        let live_value = serde_json::to_value(live).unwrap_or_default();
-        if self.comparison.difference(&live_value, &output.object).is_none() {
-            return Ok(Compared::ByServer(Vec::new()));
-        }
-        let as_stored = self.put_over(target, live, &live_value, &live_value).await?;
-        let would_be = self.put_over(target, live, &live_value, &output.object).await?;
-        let is_denied = matches!((&as_stored, &would_be), (Put::Denied, _) | (_, Put::Denied));
         let api = target.all(&self.client);
-        if !is_denied && would_be_made_so(&self.writer, &api, &self.comparison, live, &output.object).await? {
-            return Ok(Compared::ByServer(Vec::new()));
-        }
-        let mut found = self.comparison.differences(
-            &would_be.or_else(|| output.object.clone()),
-            &as_stored.or_else(|| live_value.clone()),
-        );
-        found.truncate(MAX_FIELDS);
-        let found = found
-            .into_iter()
-            .map(|(path, source, target)| Difference { path, source, target })
-            .collect();
-        Ok(if is_denied {
-            Compared::AsTheyStand(found)
-        } else {
-            Compared::ByServer(found)
-        })
-    }
-
-    /// What the server would store.
-    async fn put_over(
-        &self,
-        target: &Kind,
-        live: &DynamicObject,
-        live_value: &Value,
-        wanted: &Value,
-    ) -> Result<Put, Error> {
-        let put = self.comparison.put_over(live_value, wanted);
-        let Ok(put) = serde_json::from_value::<DynamicObject>(put) else {
-            return Ok(Put::Refused);
-        };
-        let api = target.all(&self.client);
-        match self.writer.rehearse_replace(&api, &live.metadata, &put).await {
-            Ok(stored) => Ok(Put::Stored(serde_json::to_value(&stored).unwrap_or_default())),
-            Err(error) => match error.class() {
-                ErrorClass::Invalid => Ok(Put::Refused),
-                ErrorClass::Denied => Ok(Put::Denied),
-                _ => Err(error.into()),
-            },
-        }
-    }
-}
-
-/// In which fields a target differs.
-pub(super) enum Compared {
-    /// With the server's defaults on both sides.
-    ByServer(Vec<Difference>),
-    /// The server was not allowed to say: defaults look like differences.
-    AsTheyStand(Vec<Difference>),
-}
-
-/// What came of a dry-run replacement.
-enum Put {
-    Stored(Value),
-    /// The object is not valid.
-    Refused,
-    /// The caller may not write, or a policy is in the way, such as that of a freeze.
-    Denied,
-}
-
-impl Put {
-    fn or_else(self, value: impl FnOnce() -> Value) -> Value {
-        match self {
-            Self::Stored(value) => value,
-            Self::Refused | Self::Denied => value(),
-        }
+        compare(&self.writer, &api, &self.comparison, live, &output.object).await
     }
 }

@@ -6,10 +6,9 @@ use exuvia_api::SOURCE_HASH_ANNOTATION;
 use exuvia_sweep::Verdict;
 use kube::api::DynamicObject;
 
-use super::differences::Compared;
 use super::{Look, failed};
 use crate::Error;
-use crate::copy::{annotation, hash_of};
+use crate::copy::{Compared, annotation, hash_of};
 use crate::lock::lock;
 
 /// How many objects of each kind are named.
@@ -112,7 +111,8 @@ impl Look {
             changed |= copied.is_some_and(|hash| hash != hash_of(source));
             if differing.is_none() {
                 match self.compared(target, &live, output).await? {
-                    Compared::ByServer(found) => differing = found.into_iter().next().map(|first| first.path),
+                    Compared::Equal => {}
+                    Compared::Differs(found) => differing = found.into_iter().next().map(|(path, ..)| path),
                     Compared::AsTheyStand(found) => denied |= !found.is_empty(),
                 }
             }

@@ -48,6 +48,8 @@ pub struct Record {
     pub route_returned: u8,
     /// How often everything was undone since somebody last asked it to begin.
     pub retreats: u8,
+    /// Whether an undo has left copies of ours, since somebody keeps them from being deleted.
+    pub copies_left: bool,
 }
 
 impl Record {
@@ -57,17 +59,31 @@ impl Record {
     pub fn undone(&self) -> Self {
         let retreats = self.retreats.saturating_add(1);
         let phase = match self.undo {
-            Some(undo) if retreats < MAX_RETREATS => undo.then(),
-            Some(_) => DatastorePhase::Failed,
             // An abort: all that is left is the finalizer.
             None => DatastorePhase::Pending,
+            Some(undo) if retreats < MAX_RETREATS && !self.copies_left => undo.then(),
+            Some(_) => DatastorePhase::Failed,
         };
         Self {
             deletion: self.deletion,
             has_finalizer: self.has_finalizer,
             phase,
             retreats,
+            copies_left: self.copies_left,
             ..Self::default()
+        }
+    }
+
+    /// The record after our locks were found and it did not know of them: somebody removed the status. What else it knew is
+    /// lost, so everything of ours is looked for.
+    #[must_use]
+    pub fn found_locked(&self, undo: Undo) -> Self {
+        Self {
+            phase: DatastorePhase::Migrating,
+            undo: Some(undo),
+            frozen_for: Some(Duration::ZERO),
+            routed: true,
+            ..self.clone()
         }
     }
 
@@ -107,6 +123,9 @@ pub struct Wants {
     /// Whether an APIService is to be removed: the spec names one, and it is there or on record. Without one there is nothing
     /// to remove and nothing to restore.
     pub route: bool,
+    /// Whether objects are tried at clones of the target CRDs: another API server answers for these, or statuses are copied,
+    /// which no dry run at the target itself looks at.
+    pub clones: bool,
     /// What becomes of the source in the end.
     pub cleanup: CleanupSource,
 }
@@ -222,6 +241,8 @@ pub struct Seen {
     pub copied: Copied,
     /// Whether every target was read again.
     pub verified: Verified,
+    /// Whether it was tried, since the locks are off, to delete the copies that are left.
+    pub tried_copies_left: bool,
     /// How often everything was copied again because a source had moved.
     pub copies: u8,
     /// Whether dependents and references name the targets.

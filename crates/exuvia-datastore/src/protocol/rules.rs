@@ -54,8 +54,16 @@ fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
 }
 
 /// The protocol.
-pub const RULES: [Rule; 56] = [
+pub const RULES: [Rule; 58] = [
     // Idle: nothing is locked or copied.
+    // B15: somebody may have removed the status. Until the commit everything is undone; later on only a person knows whether
+    // the targets were written since.
+    idle("what is locked is on record", |o| match o.locks.policy {
+        Policy::Absent | Policy::NotWanted => None,
+        Policy::Frozen => Some(NextStep::Do(Step::Undo(Undo::Interrupted))),
+        Policy::Partial | Policy::Committed | Policy::Converged if is_deleted(o) => None,
+        Policy::Partial | Policy::Committed | Policy::Converged => Some(NextStep::Hold(Hold::Blocked)),
+    }),
     idle("no clone appears after the migration is gone", |o| {
         settle_when(is_deleted(o) && o.record.has_finalizer, o)
     }),
@@ -90,7 +98,7 @@ pub const RULES: [Rule; 56] = [
         when(!o.record.has_finalizer, Step::AddFinalizer)
     }),
     idle("objects are tried where the target CRDs answer", |o| {
-        let needed = o.wants.route && o.seen.tried == Tried::Unknown;
+        let needed = o.wants.clones && o.seen.tried == Tried::Unknown;
         when(needed && o.locks.clones != Clones::Ready, Step::MakeClones)
     }),
     idle("every object was tried", |o| {
@@ -107,7 +115,7 @@ pub const RULES: [Rule; 56] = [
         hold_when(o.seen.tried == Tried::Conflicts, Hold::Conflicts)
     }),
     idle("no clone appears after the beginning", |o| {
-        settle_when(o.wants.route, o)
+        settle_when(o.wants.clones, o)
     }),
     idle("the beginning is on record before anything is locked", |_| {
         Some(NextStep::Do(Step::Start))
@@ -244,7 +252,7 @@ pub const RULES: [Rule; 56] = [
             .or_else(|| when(!o.seen.routed_everywhere, Step::AwaitRoute))
     }),
     // On record, or a crash would have to look again, and would remove the APIService for it when the locks are gone.
-    undoing("it is on record that none of our targets is left", |o| {
+    undoing("it is on record which of our targets are left", |o| {
         when(o.record.routed, Step::UndoTargets)
     }),
     undoing("the APIService is back", |o| {
@@ -264,6 +272,13 @@ pub const RULES: [Rule; 56] = [
     undoing("no lock is left", |o| {
         let locked = !matches!(o.locks.policy, Policy::Absent | Policy::NotWanted) || o.locks.shield;
         when(locked || is_counting(o), Step::UndoLocks)
+    }),
+    // A policy of somebody else may refuse it for good. Writers do not wait for that. Behind an APIService that is back they
+    // cannot be reached any more.
+    undoing("copies that were left are deleted", |o| {
+        let left = o.record.copies_left && !o.wants.route;
+        when(left && !o.seen.tried_copies_left, Step::UndoTargets)
+            .or_else(|| hold_when(left, Hold::CopiesLeft))
     }),
     undoing("it is on record that everything is undone", |_| {
         Some(NextStep::Do(Step::EndUndo))

@@ -11,49 +11,75 @@ use serde_json::json;
 
 use crate::{Stage, install_migrations, up_to};
 
-/// A dry run is not counted, so each object alone would fit. What is made before the one that does not is taken back.
-#[tokio::test]
-async fn a_quota_that_all_objects_together_exceed_undoes_everything_and_says_so() {
-    let stage = Stage::new("quota", 3).await;
+/// A quota of the namespace for the targets that leaves room for so many. No controller runs here that would count.
+async fn leave_room(stage: &Stage, room: u32) {
     let counted = format!("count/widgets.{}", stage.new.group());
     let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), &stage.name);
-    let quota =
-        serde_json::from_value(json!({"metadata": {"name": "two"}, "spec": {"hard": {&counted: "2"}}}))
-            .unwrap();
-    quotas.create(&PostParams::default(), &quota).await.unwrap();
-    // No controller runs here that would do it.
-    let status = json!({"status": {"hard": {&counted: "2"}, "used": {&counted: "0"}}});
+    let room = room.to_string();
+    let spec = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"},
+        "spec": {"hard": {&counted: room}},
+    });
+    let force = PatchParams::apply("test").force();
+    quotas.patch("few", &force, &Patch::Apply(&spec)).await.unwrap();
+    let status = json!({"status": {"hard": {&counted: room}, "used": {&counted: "0"}}});
+    let params = PatchParams::default();
     quotas
-        .patch_status("two", &PatchParams::default(), &Patch::Merge(&status))
+        .patch_status("few", &params, &Patch::Merge(&status))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_quota_without_room_for_all_objects_is_named_before_anything_is_frozen() {
+    let stage = Stage::new("room", 3).await;
+    leave_room(&stage, 2).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let blocker = &engine.blockers()[0];
+    assert_eq!(
+        (blocker.reason.as_str(), blocker.namespace.as_str()),
+        (reason::QUOTA, stage.name.as_str())
+    );
+    assert!(blocker.message.contains("has room for 2"), "{}", blocker.message);
+    assert_eq!(stage.policies(&migration.uid().unwrap()).await, 0);
+    leave_room(&stage, 3).await;
+    assert_eq!(
+        stage.goes_on(&mut engine, Hold::Blocked).await,
+        Ended::Done,
+        "it goes on by itself"
+    );
+    assert_eq!(stage.all(&stage.new).await.len(), 3);
+}
+
+/// It was lowered after everything had been tried. What is made before the object that does not fit is taken back.
+#[tokio::test]
+async fn a_quota_that_is_met_under_the_freeze_undoes_everything_and_says_so() {
+    let stage = Stage::new("quota", 3).await;
+    leave_room(&stage, 3).await;
+    let migration = stage.migration(stage.spec()).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Copy).await;
+    leave_room(&stage, 0).await;
     let mut probe = stage.new.widget("v1", "probe");
     probe.metadata.namespace = Some(stage.name.clone());
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let full = json!({"status": {"used": {&counted: "2"}}});
-    let empty = json!({"status": {"used": {&counted: "0"}}});
-    let mark = async |used: &serde_json::Value| {
-        quotas
-            .patch_status("two", &PatchParams::default(), &Patch::Merge(used))
-            .await
-            .unwrap();
-    };
-    mark(&full).await;
+    // The freeze lets this manager pass.
+    let writer = exuvia_write::Writer::named("exuvia-datastore");
     until("the quota is in force", async || {
-        let refused = stage.api(&stage.new).create(&dry_run, &probe).await;
+        let refused = writer.dry_run().create(&stage.api(&stage.new), &probe).await;
         refused.is_err_and(|error| error.to_string().contains("exceeded quota"))
     })
     .await;
-    mark(&empty).await;
+    leave_room(&stage, 2).await;
     until("there is room for one", async || {
-        stage.api(&stage.new).create(&dry_run, &probe).await.is_ok()
+        writer
+            .dry_run()
+            .create(&stage.api(&stage.new), &probe)
+            .await
+            .is_ok()
     })
     .await;
-    let migration = stage.migration(stage.spec()).await;
-    let mut engine = stage.engine(&migration);
     up_to(&mut engine, Step::Undo(Undo::Refused)).await;
     let ended = until("everything is undone", async || {
         let ended = exuvia_runtime::machine::drive(&mut engine, &mut exuvia_runtime::machine::Silent).await;

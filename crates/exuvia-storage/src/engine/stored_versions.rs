@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use exuvia_api::EXCLUDE_ANNOTATION;
 use exuvia_sweep::ResourceVersion;
 use exuvia_write::{ErrorClass, Writer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,6 +13,9 @@ use crate::definition::Definition;
 use crate::protocol::{Hold, Pass, StepKind};
 use crate::record::Record;
 use crate::report::Verified;
+
+/// How often a write of the CRD's status is tried again at once when somebody else wrote the CRD in between.
+const MAX_TRIES: usize = 10;
 
 impl Engine {
     /// Removes exactly the old versions, under the lock, and puts on record what was proven. On a 409 the next observation
@@ -170,23 +174,29 @@ impl Engine {
         let (Some(definition), crds) = (&self.definition, self.crds()) else {
             return Ok(false);
         };
-        let Some(crd) = self.find_crd(&self.name).await? else {
-            return Ok(false);
-        };
-        let now = Definition::read(&crd);
-        // Labels and annotations, too: somebody who asked us to stop by one of them must not find the CRD trimmed.
-        let is_same = now.crd == definition.crd
-            && now.labels == definition.labels
-            && now.annotations == definition.annotations;
-        if !is_same {
-            return Ok(false);
+        for _ in 0..MAX_TRIES {
+            let Some(crd) = self.find_crd(&self.name).await? else {
+                return Ok(false);
+            };
+            if !is_same(&Definition::read(&crd), definition) {
+                return Ok(false);
+            }
+            match writer.once().patch_status_locked(&crds, &crd, &change).await {
+                Ok(_) => return Ok(true),
+                Err(error) if error.class() == ErrorClass::Conflict => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        match writer.once().patch_status_locked(&crds, &crd, change).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.class() == ErrorClass::Conflict => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(false)
     }
+}
+
+/// Whether nothing has changed that a step was decided upon. Labels, and the annotation that excludes a CRD, count too: somebody
+/// who asked us to stop by one of them must not find the CRD trimmed. Other annotations do not: somebody may write one many
+/// times a second, and would keep the trim away for ever.
+fn is_same(now: &Definition, then: &Definition) -> bool {
+    let excluded = |definition: &Definition| definition.annotations.get(EXCLUDE_ANNOTATION).cloned();
+    now.crd == then.crd && now.labels == then.labels && excluded(now) == excluded(then)
 }
 
 fn trim(crd: &mut CustomResourceDefinition, old: &[String], storage: &str) {

@@ -25,10 +25,14 @@ impl World {
 
     /// Nothing of ours is left, and everything is as its owners had it.
     fn is_as_before(&self) -> bool {
-        !self.is_locked()
-            && !self.has_own_targets()
-            && self.flags == self.flags_before
-            && self.route == self.route_before
+        // Copies that were left behind an APIService are on record.
+        let left = self.record.copies_left && self.route == Route::Backend;
+        self.is_let_go() && (!self.has_own_targets() || left)
+    }
+
+    /// Nobody waits for us.
+    fn is_let_go(&self) -> bool {
+        !self.is_locked() && self.flags == self.flags_before && self.route == self.route_before
     }
 }
 
@@ -64,11 +68,11 @@ pub(crate) fn invariants(state: &State) -> Check {
         return complete(world);
     }
     never(
-        world.source_policy != Form::Absent && world.record.frozen_for.is_none(),
+        world.source_policy != Form::Absent && world.record.frozen_for.is_none() && !world.forgotten,
         "writers are refused and it is not on record since when",
     )?;
     never(
-        part == Stage::Idle && !world.is_as_before(),
+        part == Stage::Idle && !world.is_as_before() && !world.forgotten,
         "something is locked, copied or changed in a phase that does not undo it",
     )
 }
@@ -133,6 +137,10 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
         waits_for_a_person && (!world.is_as_before() || world.clones != Clones::Absent),
         "a person is waited for while something is locked, copied or changed",
     )?;
+    never(
+        *next == NextStep::Hold(Hold::CopiesLeft) && !world.is_let_go(),
+        "somebody is waited for while something is locked or changed",
+    )?;
     let frozen_too_long = observed
         .record
         .frozen_for
@@ -142,6 +150,10 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
     never(
         part == Stage::Moving && frozen_too_long && !gives_up,
         "the freeze lasts longer than it may",
+    )?;
+    never(
+        world.forgotten && !matches!(next, NextStep::Do(Step::Undo(_)) | NextStep::Wait(_)),
+        "it goes on although something is locked that is not on record",
     )?;
     let deleted = observed.record.deletion != Deletion::No;
     let goes_on = match next {
@@ -157,7 +169,8 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
         observed.wants.hold && *next == NextStep::Do(Step::Commit),
         "the commit does not wait although the spec asks for it",
     )?;
-    let held = matches!(next, NextStep::Hold(hold) if *hold != Hold::CleanupBlocked);
+    let held =
+        matches!(next, NextStep::Hold(hold) if !matches!(hold, Hold::CleanupBlocked | Hold::CopiesLeft));
     never(deleted && held, "a migration that is deleted waits for somebody")?;
     let done = *next == NextStep::Done;
     never(

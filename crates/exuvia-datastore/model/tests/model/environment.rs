@@ -1,6 +1,6 @@
 //! What everybody else does: writers, API servers, operators, people, the clock.
 
-use exuvia_datastore::protocol::{Deletion, Route, Stage};
+use exuvia_datastore::protocol::{Deletion, Record, Route, Stage};
 
 use crate::state::State;
 use crate::world::{Bad, Form, InFlight, MAX_DURATION, MOST_OBJECTS, Shield, Source, Target, Value, World};
@@ -116,12 +116,27 @@ fn people(state: &State, after: &mut Vec<State>) {
             write(|world| world.record.retry_asked = true);
         }
     }
+    let frozen = world.source_policy == Form::Frozen && world.target_policy;
+    if world.setting.forgets && frozen && !world.is_committed() {
+        write(|world| {
+            world.record = Record {
+                has_finalizer: world.record.has_finalizer,
+                deletion: world.record.deletion,
+                flags_saved: world.record.flags_saved,
+                ..Record::default()
+            };
+            world.forgotten = true;
+        });
+    }
     if world.record.frozen_for.is_some_and(|time| time.is_zero()) && world.setting.max_duration {
         // Nobody writes the object for that: a locked write still passes.
         after.push(with(state, |world| world.record.frozen_for = Some(MAX_DURATION)));
     }
     if world.bad != Bad::Nothing {
         after.push(with(state, |world| world.bad = Bad::Nothing));
+    }
+    if world.kept {
+        after.push(with(state, |world| world.kept = false));
     }
     if !world.ready {
         after.push(with(state, |world| world.ready = true));

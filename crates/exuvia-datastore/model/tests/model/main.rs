@@ -40,6 +40,7 @@ pub(crate) enum Mistake {
     DeleteChangedTargets,
     DeleteEqualTargets,
     TakeAnyListForOurs,
+    KeepTheFreezeForCopies,
     PutTheRouteBackFirst,
     FreezeAnyValue,
     ForgetFlagsTooEarly,
@@ -52,7 +53,7 @@ pub(crate) enum Mistake {
     TakeALostAnswerForARefusal,
 }
 
-const MISTAKES: [Mistake; 20] = [
+const MISTAKES: [Mistake; 21] = [
     Mistake::ProbeOneServer,
     Mistake::CopyBeforeTheDrain,
     Mistake::DrainTooShort,
@@ -63,6 +64,7 @@ const MISTAKES: [Mistake; 20] = [
     Mistake::DeleteChangedTargets,
     Mistake::DeleteEqualTargets,
     Mistake::TakeAnyListForOurs,
+    Mistake::KeepTheFreezeForCopies,
     Mistake::PutTheRouteBackFirst,
     Mistake::FreezeAnyValue,
     Mistake::ForgetFlagsTooEarly,
@@ -120,6 +122,7 @@ fn look_again(state: &mut State, hold: Hold) {
         }
         Hold::WaitingFor => seen.waits = Waits::Unknown,
         Hold::CleanupBlocked => seen.cleaned = None,
+        Hold::CopiesLeft => seen.tried_copies_left = false,
         Hold::Suspended | Hold::Failed | Hold::BeforeCutover => {}
     }
 }

@@ -141,7 +141,13 @@ pub(crate) fn undo_targets(
         } else {
             answered && !world.has_own_targets()
         };
-        next.world.record.routed &= !none_left || doing.stale;
+        let kept = world.kept && world.has_own_targets() && answered;
+        let waits = mistake == Some(Mistake::KeepTheFreezeForCopies);
+        let ends = none_left || kept && !waits;
+        if ends && !doing.stale {
+            (next.world.record.routed, next.world.record.copies_left) = (false, kept);
+            next.seen.tried_copies_left = !kept || world.record.copies_left;
+        }
         return vec![Done {
             after: next.ends(),
             late: None,
@@ -158,7 +164,7 @@ pub(crate) fn undo_targets(
             Target::Foreign(equal_to) => equal_to.is_some() && mistake == Some(Mistake::DeleteEqualTargets),
             Target::Absent => false,
         };
-        if route == Route::Crds && deletes {
+        if route == Route::Crds && deletes && !world.kept {
             *target = Target::Absent;
         }
         Done {

@@ -124,6 +124,7 @@ impl State {
             Stage::Undoing => Seen {
                 routed_everywhere: seen.routed_everywhere,
                 backend_everywhere: seen.backend_everywhere,
+                tried_copies_left: seen.tried_copies_left && record.copies_left,
                 ..Seen::default()
             },
             Stage::After => Seen {
@@ -150,7 +151,7 @@ impl State {
         }
         if stage == Stage::After {
             world.targets = [Target::Absent; MOST_OBJECTS];
-            record.routed = false;
+            (record.routed, record.copies_left) = (false, false);
         } else if record.deletion == Deletion::WithItsCrd {
             record.deletion = Deletion::Asked;
         }

@@ -6,7 +6,7 @@
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Step, Tried, Verified, Waits,
+    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Stage, Step, Tried, Verified, Waits,
 };
 
 use crate::Mistake;
@@ -312,6 +312,11 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
                 return Err("complete, and nobody looked whether waitFor is met".into());
             }
             record(world, &mut |record| record.phase = DatastorePhase::Complete);
+        }
+        Step::Undo(undo) if Stage::from_record(&world.record) == Stage::Idle => {
+            if record(world, &mut |record| *record = record.found_locked(undo)) {
+                world.forgotten = false;
+            }
         }
         Step::Undo(undo) => {
             if record(world, &mut |record| record.undo = Some(undo)) && is(Mistake::ForgetFlagsTooEarly) {

@@ -37,6 +37,8 @@ pub(crate) struct Setting {
     /// One flag of the source and one of the target.
     pub(crate) flags: bool,
     pub(crate) max_duration: bool,
+    /// Somebody removes the status.
+    pub(crate) forgets: bool,
     pub(crate) cleanup: CleanupSource,
 }
 
@@ -131,6 +133,8 @@ pub(crate) struct World {
     /// The users' objects.
     pub(crate) sources: [Source; MOST_OBJECTS],
     pub(crate) targets: [Target; MOST_OBJECTS],
+    /// Somebody keeps our copies from being deleted.
+    pub(crate) kept: bool,
     pub(crate) stamped: bool,
     pub(crate) source_crd: bool,
     /// A dependent names the targets, and not what came before.
@@ -167,6 +171,8 @@ pub(crate) struct World {
     pub(crate) retired: bool,
     /// What happened: somebody took a lock away; a write came past the count after the last look.
     pub(crate) tampered: bool,
+    /// Somebody removed the status, and it was not noticed yet.
+    pub(crate) forgotten: bool,
     pub(crate) bypassed: bool,
     pub(crate) events_left: u8,
 }
@@ -195,6 +201,7 @@ impl World {
             committed: None,
             sources: [source; MOST_OBJECTS],
             targets: [Target::Absent; MOST_OBJECTS],
+            kept: false,
             stamped: false,
             source_crd: true,
             dependent_follows: false,
@@ -219,6 +226,7 @@ impl World {
             route_touched: false,
             retired: false,
             tampered: false,
+            forgotten: false,
             bypassed: false,
             events_left,
         }
@@ -279,11 +287,13 @@ impl World {
     }
 
     pub(crate) fn wants(&self) -> Wants {
+        let route = self.setting.route && (self.route == Route::Backend || self.record.route_saved);
         Wants {
             suspend: self.suspend,
             hold: self.hold,
             max_duration: self.setting.max_duration.then_some(MAX_DURATION),
-            route: self.setting.route && (self.route == Route::Backend || self.record.route_saved),
+            route,
+            clones: route,
             cleanup: self.setting.cleanup,
         }
     }

@@ -16,6 +16,7 @@ pub(crate) fn worlds() -> Vec<World> {
         masters: false,
         flags: false,
         max_duration: true,
+        forgets: false,
         cleanup: CleanupSource::DeleteCrds,
     };
     let counted = Setting {
@@ -50,6 +51,10 @@ pub(crate) fn worlds() -> Vec<World> {
         cleanup: CleanupSource::Thaw,
         ..plain
     };
+    let forgets = Setting {
+        forgets: true,
+        ..plain
+    };
     let two = Setting { objects: 2, ..plain };
     let busy = Setting { writes: 2, ..counted };
     let bad = |setting, bad| World {
@@ -76,6 +81,10 @@ pub(crate) fn worlds() -> Vec<World> {
         ready: false,
         ..World::fresh(counted, 1)
     };
+    let kept = |setting| World {
+        kept: true,
+        ..World::fresh(setting, 2)
+    };
     // Those in which most goes wrong first: what a mistake leads to is then found soon.
     vec![
         World::fresh(unguarded_route, 2),
@@ -100,6 +109,9 @@ pub(crate) fn worlds() -> Vec<World> {
         foreign(plain, Target::Foreign(None)),
         foreign(route, Target::Foreign(None)),
         frozen_before,
+        kept(plain),
+        World::fresh(forgets, 1),
+        kept(route),
         World::fresh(flags, 2),
         bad(plain, Bad::Hidden),
     ]

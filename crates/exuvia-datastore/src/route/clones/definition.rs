@@ -57,14 +57,20 @@ pub(super) fn serves(crd: &DynamicObject, version: &str) -> bool {
     versions.any(|known| known["name"] == version && known["served"] == true)
 }
 
-/// The clone of a CRD. Schemas with their rules and defaults, scope, versions and subresources are as they are; a webhook
-/// for conversion is not asked, and short names and categories are left to the CRD.
+/// The clone of a CRD. Schemas with their rules and defaults, scope and versions are as they are. The status is a part of the
+/// object: a create drops that of a subresource before it looks at it, so nothing could be tried. A webhook for conversion is
+/// not asked, and short names and categories are left to the CRD.
 pub(super) fn clone_of(crd: &DynamicObject, group: &str, migration_uid: &str) -> DynamicObject {
     let mut spec = crd.data["spec"].clone();
     let plural = renamed(spec["names"]["plural"].as_str().unwrap_or_default());
     spec["group"] = group.into();
     if let Some(members) = spec.as_object_mut() {
         members.remove("conversion");
+    }
+    for version in spec["versions"].as_array_mut().into_iter().flatten() {
+        if let Some(version) = version.as_object_mut() {
+            version.remove("subresources");
+        }
     }
     if let Some(names) = spec["names"].as_object_mut() {
         names.remove("shortNames");

@@ -112,8 +112,7 @@ async fn migrates_while_annotated(group: &str, params: PatchParams) {
         ..bench.options()
     };
     let mut engine = bench.engine(options);
-    let limit = Duration::from_secs(40); // twenty settle times
-    let report = tokio::time::timeout(limit, engine.run()).await;
+    let report = tokio::time::timeout(LIMIT, engine.run()).await;
     assert!(!touching.is_finished(), "the touching went on");
     touching.abort();
     let touches = touches.try_iter().count();

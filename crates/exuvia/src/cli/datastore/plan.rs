@@ -7,7 +7,7 @@ use exuvia_api::{Blocker, ConflictPolicy, ConflictStatus, DatastoreMigration, Da
 use exuvia_datastore::copy::{Findings, Mover};
 use exuvia_datastore::mapping::Mappings;
 use exuvia_datastore::plan::{Look, obstacles};
-use exuvia_datastore::{Error, Kind};
+use exuvia_datastore::Error;
 use exuvia_runtime::servers::ApiServers;
 use exuvia_storage::counted;
 use exuvia_sweep::Control;
@@ -123,9 +123,8 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
         let look = Look::new(client, writer, kinds, mappings, migration, &control);
         look.preview().await?
     } else {
-        let mover = Mover::new(client.clone(), writer, kinds, mappings, migration, &control);
-        let at = move |kind: &Kind| kind.all(&client);
-        mover.try_all(&at, false).await?
+        let mover = Mover::new(client, writer, kinds, mappings, migration, &control);
+        mover.try_all(None, false).await?
     };
     blockers.extend(missing);
     blockers.extend(found.blockers.iter().cloned());

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use exuvia_api::{
-    CleanupSource, DatastoreMigration, DatastorePhase, RETRY_ANNOTATION, datastore_condition as condition,
+    CleanupSource, DatastoreMigration, DatastorePhase, MIGRATION_UID_ANNOTATION, RETRY_ANNOTATION,
+    datastore_condition as condition,
 };
 use exuvia_datastore::freeze;
 use exuvia_write::{Delete, Deleted, ErrorClass};
@@ -194,10 +195,23 @@ pub(super) async fn thaw(args: &SteerArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::connect(&given).await?;
     let name = &args.name;
     let removed = freeze::thaw(&cluster.client, &cluster.writer, name).await?;
-    if removed > 0 {
+    let mut left_copies = None;
+    let abandoned = freeze::abandoned(&cluster.client).await?;
+    for left in abandoned.iter().filter(|left| &left.migration == name) {
+        freeze::release(&cluster.client, &cluster.writer, left).await?;
+        left_copies = Some(left);
+    }
+    if removed > 0 || left_copies.is_some() {
         say(&format!(
             "the source of {name} is thawed: its objects can be written again\n"
         ))?;
+        if let Some(left) = left_copies.filter(|left| left.is_before_commit) {
+            say(&format!(
+                "the migration was removed under its freeze: flags may still have their frozen values, and copies with the \
+                 annotation {MIGRATION_UID_ANNOTATION}: {} may be left in the target\n",
+                left.uid
+            ))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     match migrations::find(&cluster, name).await {
