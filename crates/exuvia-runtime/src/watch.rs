@@ -172,6 +172,8 @@ struct Notes<'a> {
     metrics: &'a Metrics,
     resource: &'static str,
     said: Option<Redacted>,
+    /// The server has asked once to come back later: it does so while it sets up the storage of a new CRD, and that is soon over.
+    is_asked_to_wait: bool,
     troubled: &'a (dyn Fn(&Redacted) + Send + Sync),
 }
 
@@ -184,7 +186,11 @@ impl Notes<'_> {
             WatchEnd::Failed(class, error) => {
                 (self.troubled)(&error);
                 // The same error over and over is one line.
-                if self.said.as_ref() != Some(&error) {
+                let waits = matches!(class, ErrorClass::Throttled(_)) && !self.is_asked_to_wait;
+                self.is_asked_to_wait |= waits;
+                if waits {
+                    tracing::debug!(resource, error = error.as_str(), "asked to come back later");
+                } else if self.said.as_ref() != Some(&error) {
                     tracing::warn!(resource, error = error.as_str(), "watch failed; retrying");
                     self.said = Some(error);
                 }
@@ -215,6 +221,7 @@ async fn run<A, K>(
         metrics,
         resource,
         said: None,
+        is_asked_to_wait: false,
         troubled,
     };
     let mut version = None;
@@ -234,7 +241,7 @@ async fn run<A, K>(
                 // A list is not a sign of recovery, or a 410 at each watch's start would make us list without a pause.
                 if lively || began.elapsed() >= HEALTHY_AFTER {
                     failures = 0;
-                    notes.said = None;
+                    (notes.said, notes.is_asked_to_wait) = (None, false);
                 }
                 if !matches!(ended, WatchEnd::Expired) && failures + 1 < MAX_FRUITLESS_WATCHES {
                     version = Some(at);

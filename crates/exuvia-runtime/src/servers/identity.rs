@@ -122,8 +122,9 @@ pub(super) async fn leases(client: &Client) -> Result<Option<Vec<Identity>>, kub
 /// When the process behind this address started, as its own metrics tell: two addresses with one start are one server, and
 /// an address with two starts is a load balancer. `None`: it cannot be told.
 pub(super) async fn started(client: &Client) -> Option<String> {
-    let first = process_start(&metrics(client).await.ok()?)?.to_owned();
-    let second = metrics(client).await.ok()?;
+    let read = async || RetryPolicy::default().read(|| metrics(client)).await.ok();
+    let first = process_start(&read().await?)?.to_owned();
+    let second = read().await?;
     (process_start(&second) == Some(&first)).then_some(first)
 }
 
