@@ -1,12 +1,16 @@
 //! Copies objects: tries them, writes them, reads them again, and takes them back.
 
 mod findings;
+mod follow;
+mod ledger;
 mod marks;
 mod pass;
+mod settle;
 mod successors;
 mod target;
 mod trial;
 mod verify;
+mod watched;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +27,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 pub use self::findings::{Findings, Problem};
+pub(crate) use self::follow::{Follower, Kept};
 pub(crate) use self::target::would_be_made_so;
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;

@@ -16,6 +16,7 @@ mod namespaces;
 mod owned;
 mod refused;
 mod routed;
+mod synced;
 mod undone;
 mod writers;
 

@@ -157,6 +157,11 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
         observed.wants.hold && *next == NextStep::Do(Step::Commit),
         "the commit does not wait although the spec asks for it",
     )?;
+    let begins = *next == NextStep::Do(Step::MarkFreeze);
+    never(
+        begins && observed.wants.sync && observed.wants.hold,
+        "writers are refused while somebody makes up their mind, although nothing needs it",
+    )?;
     let held = matches!(next, NextStep::Hold(hold) if *hold != Hold::CleanupBlocked);
     never(deleted && held, "a migration that is deleted waits for somebody")?;
     let done = *next == NextStep::Done;
@@ -200,7 +205,7 @@ pub(crate) fn step(before: &World, after: &World, observed: &Observed, step: Ste
         deletes && !before.objects().all(as_committed),
         "a source is deleted that was written after it was copied",
     )?;
-    let locks_again = step == Step::Lock && before.record.routed && before != after;
+    let locks_again = step == Step::Lock && before.record.frozen && before != after;
     never(locks_again, "a lock is set again that somebody took away")?;
     if step == Step::Commit && after.is_committed() {
         return committed(after);

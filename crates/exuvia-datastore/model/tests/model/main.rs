@@ -8,6 +8,7 @@ mod environment;
 mod objects;
 mod state;
 mod steps;
+mod synced;
 mod world;
 mod worlds;
 
@@ -50,9 +51,12 @@ pub(crate) enum Mistake {
     DeleteUnmovedSources,
     DeleteWithoutLooking,
     TakeALostAnswerForARefusal,
+    TakeAWatchForComplete,
+    TrustAWatchThatWasCut,
+    FollowTheSourceAlone,
 }
 
-const MISTAKES: [Mistake; 20] = [
+const MISTAKES: [Mistake; 23] = [
     Mistake::ProbeOneServer,
     Mistake::CopyBeforeTheDrain,
     Mistake::DrainTooShort,
@@ -73,6 +77,9 @@ const MISTAKES: [Mistake; 20] = [
     Mistake::DeleteUnmovedSources,
     Mistake::DeleteWithoutLooking,
     Mistake::TakeALostAnswerForARefusal,
+    Mistake::TakeAWatchForComplete,
+    Mistake::TrustAWatchThatWasCut,
+    Mistake::FollowTheSourceAlone,
 ];
 
 /// What the process does next. The first state is the one in which it goes well.
@@ -90,7 +97,7 @@ fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, Strin
                 stale: false,
                 found: Verified::No,
             });
-            if step == Step::Verify {
+            if matches!(step, Step::Verify | Step::CatchUp) {
                 after.world.bypassed = false;
             }
         }
