@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use exuvia_api::datastore_reason as reason;
 use exuvia_sweep::ResourceVersion;
-use exuvia_write::{Redacted, RetryPolicy};
+use exuvia_write::{Name, Redacted, RetryPolicy, redacted};
 use futures::{FutureExt, StreamExt};
 use kube::Api;
 use kube::api::{DynamicObject, ListParams, ObjectMeta};
@@ -97,6 +97,21 @@ impl Follower {
     /// Whether so much is left that no freeze should begin.
     pub(crate) fn is_far_behind(&self) -> bool {
         lock(&self.followed.ledger).backlog() > FAR_BEHIND
+    }
+
+    /// A source that cannot be copied now, and why: the freeze waits for it.
+    pub(crate) fn waits_for(&self) -> Option<Redacted> {
+        let ledger = lock(&self.followed.ledger);
+        let held = ledger.held().next()?;
+        let kind = self.followed.sources[held.named.kind].shown();
+        let (namespace, name) = (held.named.namespace.as_deref(), &held.named.name);
+        let place = namespace.map_or_else(|| name.to_string(), |namespace| format!("{namespace}/{name}"));
+        Some(redacted!(
+            "waiting for {} {} before the freeze: {}",
+            Name(&kind),
+            Name(&place),
+            held.problem.message
+        ))
     }
 
     /// Whether the first list of every kind is read.
@@ -455,7 +470,10 @@ impl Mover {
             let round = self.round(&follower.followed).await?;
             let (backlog, held) = {
                 let ledger = lock(&follower.followed.ledger);
-                (ledger.backlog(), ledger.held().cloned().collect::<Vec<_>>())
+                (
+                    ledger.backlog_of_ours(),
+                    ledger.held().cloned().collect::<Vec<_>>(),
+                )
             };
             // What waits for others is given up only when nothing else is done any more: nobody else writes under a freeze.
             let is_stuck = round.in_step == 0 && round.failed == 0;

@@ -267,6 +267,20 @@ impl Ledger {
         news + strays.filter(|place| !self.claims.contains_key(*place)).count()
     }
 
+    /// As [`backlog`](Self::backlog), without news of targets that are not ours: nobody is kept from writing those.
+    pub(super) fn backlog_of_ours(&self) -> usize {
+        let is_foreign = |key: &Key, place: Key| {
+            let source = self.in_step.get(key);
+            let mut targets = source.into_iter().flat_map(|source| &source.targets);
+            targets.any(|made| made.place == place && !made.is_ours)
+        };
+        let news = self.to_look_at.iter();
+        let foreign = news.filter(|(key, (_, why))| {
+            matches!(why, Why::Target(place, _) if is_foreign(key, *place)) && !self.is_old_news(**key, *why)
+        });
+        self.backlog() - foreign.count()
+    }
+
     /// All sources in step.
     pub(super) fn in_step(&self) -> impl Iterator<Item = &InStep> {
         self.in_step.values()

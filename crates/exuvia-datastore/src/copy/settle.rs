@@ -172,10 +172,13 @@ impl Mover {
             Err(held) => return Ok(Err(held)),
         };
         // Another look after each write: what is there then is what counts.
-        for _ in 0..MAX_LOOKS {
+        for look in 0..MAX_LOOKS {
             let live = match self.place(target, output).await? {
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
-                Ok(Place::Equal(live)) => return Ok(Ok(Some(made(Some(&live.metadata), false)))),
+                Ok(Place::Equal(live)) => {
+                    self.note_successor(source, output, target, &live);
+                    return Ok(Ok(Some(made(Some(&live.metadata), false))));
+                }
                 Ok(Place::Differs(_)) if self.prefers_target() => return Ok(Ok(Some(made(None, false)))),
                 Ok(Place::Differs(field)) => {
                     self.differs(work.kind, target, output, field);
@@ -184,15 +187,18 @@ impl Mover {
                 Ok(Place::Free) => None,
                 Ok(Place::Ours(live)) => Some(live),
             };
-            if let Some(live) = &live
-                && self.is_in_step(target, source, output, live, &references)
-            {
+            // A status that the server has dropped is not written again and again: it is not as it was written.
+            let needs_no_write = |live: &DynamicObject| {
+                is_of(source, live)
+                    && Self::is_up_to_date(source, live)
+                    && has_owners(live, &references)
+                    && (look > 0 || has_status_of(target, live, source, output))
+            };
+            if let Some(live) = live.as_deref().filter(|live| needs_no_write(live)) {
                 if let Err(problem) = self.is_as_written(target, live, source, output).await? {
                     return Ok(Err(Settled::Wrong(problem)));
                 }
-                if !output.extra {
-                    self.note(&self.uids_of(source, output), target, &live.metadata);
-                }
+                self.note_successor(source, output, target, live);
                 return Ok(Ok(Some(made(Some(&live.metadata), true))));
             }
             if let Err(held) = self
@@ -233,20 +239,10 @@ impl Mover {
         })
     }
 
-    /// Whether a target of ours was made from this very state of its source.
-    fn is_in_step(
-        &self,
-        target: &Kind,
-        source: &DynamicObject,
-        output: &Output,
-        live: &DynamicObject,
-        references: &[OwnerReference],
-    ) -> bool {
-        let has_status = match &output.status {
-            Some(status) if target.has_status => Self::has_status_of(live, source, status),
-            _ => true,
-        };
-        is_of(source, live) && Self::is_up_to_date(source, live) && has_owners(live, references) && has_status
+    fn note_successor(&self, source: &DynamicObject, output: &Output, target: &Kind, live: &DynamicObject) {
+        if !output.extra {
+            self.note(&self.uids_of(source, output), target, &live.metadata);
+        }
     }
 
     /// Creates the target, or brings it up to date. One that was made from another object of the same name is made again.
@@ -313,6 +309,14 @@ impl Mover {
 fn is_of(source: &DynamicObject, live: &DynamicObject) -> bool {
     let uid = source.metadata.uid.as_deref().unwrap_or_default();
     source_uids(&live.metadata).any(|known| known == uid)
+}
+
+/// Whether a target has the status of its source, where that is written by itself.
+fn has_status_of(target: &Kind, live: &DynamicObject, source: &DynamicObject, output: &Output) -> bool {
+    match &output.status {
+        Some(status) if target.has_status => Mover::has_status_of(live, source, status),
+        _ => true,
+    }
 }
 
 /// The place and uid of what takes a source's place.

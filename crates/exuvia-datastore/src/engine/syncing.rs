@@ -39,6 +39,7 @@ impl Engine {
             None => self.work()?.mover.follow().await?,
         };
         let kept = self.work()?.mover.keep_in_step(&mut follower).await;
+        self.message = follower.waits_for();
         self.follower = Some((spec, follower));
         let kept = kept?;
         self.found = self.work()?.mover.findings();

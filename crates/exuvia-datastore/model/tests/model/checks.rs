@@ -205,7 +205,9 @@ pub(crate) fn step(before: &World, after: &World, observed: &Observed, step: Ste
         deletes && !before.objects().all(as_committed),
         "a source is deleted that was written after it was copied",
     )?;
-    let locks_again = step == Step::Lock && before.record.frozen && before != after;
+    // What is copied before the freeze is on record before it.
+    let was_locked = before.record.routed && (before.record.frozen || !before.setting.sync);
+    let locks_again = step == Step::Lock && was_locked && before != after;
     never(locks_again, "a lock is set again that somebody took away")?;
     if step == Step::Commit && after.is_committed() {
         return committed(after);
