@@ -5,6 +5,7 @@ mod follow;
 mod ledger;
 mod marks;
 mod pass;
+mod rounds;
 mod settle;
 mod successors;
 mod target;

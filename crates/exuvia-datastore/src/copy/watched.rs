@@ -219,14 +219,14 @@ impl Watched {
         let Ok(request) = requests.watch_metadata(&params, &at.to_string()) else {
             return (End::ListAgain, false);
         };
-        let begin = self
+        let opening = self
             .client
             .request_events::<DeserializeGuard<PartialObjectMeta>>(request);
-        let begun = tokio::select! {
-            begun = tokio::time::timeout(silence, begin) => begun,
+        let opened = tokio::select! {
+            opened = tokio::time::timeout(silence, opening) => opened,
             end = asked_for(&mut self.orders, orders) => return (end, true),
         };
-        let events = match begun {
+        let events = match opened {
             Ok(Ok(events)) => events,
             Ok(Err(error)) => return (end_of(&error), false),
             Err(_) => return (End::Failed(ErrorClass::Ambiguous), false),

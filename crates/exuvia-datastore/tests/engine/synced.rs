@@ -220,7 +220,7 @@ async fn it_is_refused_together_with_an_api_service() {
 #[tokio::test]
 async fn owners_are_the_new_ones_whatever_happens_to_them() {
     let stage = Stage::new("sync-owners", 0).await;
-    let owned = async |name: &str, owner: &DynamicObject| {
+    let create_owned = async |name: &str, owner: &DynamicObject| {
         let mut widget = stage.old.widget("v1", name);
         widget.metadata.namespace = Some(stage.name.clone());
         widget.metadata.owner_references = Some(vec![owned_by(owner)]);
@@ -228,7 +228,7 @@ async fn owners_are_the_new_ones_whatever_happens_to_them() {
         api.create(&PostParams::default(), &widget).await.unwrap()
     };
     let root = stage.create_old("root", json!({})).await;
-    owned("leaf", &root).await;
+    create_owned("leaf", &root).await;
     let mut engine = in_step(&stage, &stage.client, spec(&stage)).await;
     delete_old(&stage, "root").await;
     until("the leaf is collected with its owner", async || {
@@ -236,17 +236,17 @@ async fn owners_are_the_new_ones_whatever_happens_to_them() {
     })
     .await;
     let root = stage.create_old("root", json!({"size": 2})).await;
-    owned("leaf", &root).await;
+    create_owned("leaf", &root).await;
     let late = stage.create_old("z-late", json!({})).await;
-    owned("a-late-leaf", &late).await;
+    create_owned("a-late-leaf", &late).await;
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     assert_eq!(targets(&stage).await, sources(&stage).await);
     for (name, owner) in [("leaf", "root"), ("a-late-leaf", "z-late")] {
         let target = stage.api(&stage.new).get(name).await.unwrap();
-        let owner = stage.api(&stage.new).get(owner).await.unwrap();
+        let expected = stage.api(&stage.new).get(owner).await.unwrap();
         assert_eq!(
             target.metadata.owner_references,
-            Some(vec![owned_by(&owner)]),
+            Some(vec![owned_by(&expected)]),
             "{name}"
         );
     }
@@ -291,10 +291,12 @@ fn watches(stage: &Stage) -> Match {
         .query("watch=")
 }
 
+type MakeFault = fn() -> Fault;
+
 /// Whatever happens to the watches, what they may have missed is found.
 #[tokio::test]
 async fn a_watch_that_is_cut_or_expires_or_is_silent_loses_nothing() {
-    let faults: [(&str, fn() -> Fault); 4] = [
+    let faults: [(&str, MakeFault); 4] = [
         ("sync-cut", || Fault::Truncate(600)),
         ("sync-expired", || Fault::refuse(Answer::status(410))),
         ("sync-reset", || Fault::ResetAnswer),
@@ -345,8 +347,8 @@ async fn requests_under_the_freeze(name: &str, objects: usize) -> Vec<Recorded> 
 
 #[tokio::test]
 async fn the_freeze_asks_for_no_more_with_more_objects() {
-    let few = requests_under_the_freeze("sync-few", 2).await;
-    let many = requests_under_the_freeze("sync-many", 150).await;
+    let few = Box::pin(requests_under_the_freeze("sync-few", 2)).await;
+    let many = Box::pin(requests_under_the_freeze("sync-many", 150)).await;
     assert!(!few.is_empty());
     // How often an API server is asked whether it refuses, and how far a watch is, depends on how busy it is.
     assert!(

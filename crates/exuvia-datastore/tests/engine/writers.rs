@@ -79,20 +79,20 @@ async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String,
 
 #[tokio::test]
 async fn every_acknowledged_write_is_in_the_target() {
-    writes_are_in_the_target("writers", "FreezeAndCopy").await;
+    Box::pin(writes_are_in_the_target("writers", "FreezeAndCopy")).await;
 }
 
 #[tokio::test]
 async fn every_write_that_is_acknowledged_while_objects_are_copied_is_in_the_target() {
-    writes_are_in_the_target("sync-writers", "SyncThenFreeze").await;
+    Box::pin(writes_are_in_the_target("sync-writers", "SyncThenFreeze")).await;
 }
 
-async fn writes_are_in_the_target(name: &str, mode: &str) {
+async fn writes_are_in_the_target(name: &str, in_mode: &str) {
     let stage = Stage::new(name, OBJECTS).await;
     let alpha: Api<DynamicObject> =
         Api::namespaced_with(stage.client.clone(), &stage.name, &stage.old.resource("v1alpha1"));
     let mut spec = stage.spec();
-    spec["mode"] = json!(mode);
+    spec["mode"] = json!(in_mode);
     spec["mappings"][0]["status"] = json!("Copy");
     spec["freeze"]["drain"] = json!("3s");
     let stop = AtomicBool::new(false);
