@@ -11,6 +11,7 @@ mod faults;
 mod flagged;
 mod hidden;
 mod mapped;
+mod mishaps;
 mod moved;
 mod namespaces;
 mod owned;

@@ -252,6 +252,30 @@ async fn owners_are_the_new_ones_whatever_happens_to_them() {
     }
 }
 
+/// Under the freeze the garbage collector is kept away, so nobody else would notice.
+#[tokio::test]
+async fn a_dependent_follows_an_owner_whose_target_is_made_again() {
+    let stage = Stage::new("sync-follows", 0).await;
+    let root = stage.create_old("root", json!({})).await;
+    let mut leaf = stage.old.widget("v1", "leaf");
+    leaf.metadata.namespace = Some(stage.name.clone());
+    leaf.metadata.owner_references = Some(vec![owned_by(&root)]);
+    let api = stage.api(&stage.old);
+    api.create(&PostParams::default(), &leaf).await.unwrap();
+    let mut spec = spec(&stage);
+    spec["mappings"][0]["metadata"] = json!({"name": "object.spec.?payload.orValue(object.metadata.name)"});
+    let mut engine = in_step(&stage, &stage.client, spec).await;
+    up_to(&mut engine, Step::Lock).await;
+    let renamed = json!({"spec": {"payload": "other-root"}});
+    stage.merge(&stage.old, "root", renamed).await;
+    up_to(&mut engine, Step::Commit).await;
+    let root = stage.api(&stage.new).get("other-root").await.unwrap();
+    let leaf = stage.api(&stage.new).get("leaf").await.unwrap();
+    assert_eq!(leaf.metadata.owner_references, Some(vec![owned_by(&root)]));
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    assert_eq!(stage.all(&stage.new).await.len(), 2);
+}
+
 /// Nobody is undone because of what passes by itself.
 #[tokio::test]
 async fn a_source_that_is_being_deleted_is_waited_for_before_the_freeze() {
@@ -285,7 +309,7 @@ async fn a_source_that_is_being_deleted_is_waited_for_before_the_freeze() {
     assert_eq!(stage.all(&stage.new).await.len(), 1);
 }
 
-fn watches(stage: &Stage) -> Match {
+pub(crate) fn watches(stage: &Stage) -> Match {
     Match::method(Method::GET)
         .path(format!("/apis/{}/v1/widgets", stage.old.group()))
         .query("watch=")
