@@ -51,6 +51,7 @@ pub const RETRY_ANNOTATION: &str = "exuvia.dev/retry";
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || self.spec.mappings == oldSelf.spec.mappings").message("mappings cannot be changed while the migration runs: delete it (that undoes it), or wait for its end"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || (has(self.spec.freeze) == has(oldSelf.spec.freeze) && (!has(self.spec.freeze) || self.spec.freeze == oldSelf.spec.freeze))").message("freeze cannot be changed while the migration runs"),
     validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || (has(self.spec.cutover) && has(self.spec.cutover.apiService) ? self.spec.cutover.apiService : '') == (has(oldSelf.spec.cutover) && has(oldSelf.spec.cutover.apiService) ? oldSelf.spec.cutover.apiService : '')").message("cutover.apiService cannot be changed while the migration runs"),
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.startedAt) || (has(self.spec.mode) ? self.spec.mode : 'FreezeAndCopy') == (has(oldSelf.spec.mode) ? oldSelf.spec.mode : 'FreezeAndCopy')").message("mode cannot be changed while the migration runs"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Types", type_ = "string", json_path = ".status.progress.typeProgress"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message"),
@@ -83,7 +84,8 @@ pub const RETRY_ANNOTATION: &str = "exuvia.dev/retry";
 #[serde(rename_all = "camelCase")]
 pub struct DatastoreMigrationSpec {
     /// How writers are treated while objects are copied. FreezeAndCopy refuses writes to the source from before the copy until
-    /// the move is complete.
+    /// the move is complete. SyncThenFreeze copies while writers go on, and refuses writes only for what is left then; not with
+    /// cutover.apiService.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: MigrationMode,
     /// Begin no further step. A freeze in force stays, and maxDuration runs on.
@@ -124,6 +126,8 @@ pub enum MigrationMode {
     /// Writes to the source are refused, then everything is copied.
     #[default]
     FreezeAndCopy,
+    /// Everything is copied while writers go on; then writes are refused, and what is left is copied.
+    SyncThenFreeze,
 }
 
 /// What becomes of objects that refer to moved ones.

@@ -12,7 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps, JSONSchemaPropsOrArray,
     JSONSchemaPropsOrBool,
 };
-use kube::api::DynamicObject;
+use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
@@ -36,11 +36,7 @@ pub(crate) async fn hidden_content(client: &Client, mover: &Mover) -> Result<Vec
                 compare(client, mover, kind, &version.name, &blockers).await?;
             } else {
                 lock(&blockers).push(Blocker {
-                    message: format!(
-                        "objects are stored at {0}, which has fields that {1} lacks, and {0} is not served: serve it, and set \
-                         from.version to {0}",
-                        version.name, kind.resource.version
-                    ),
+                    message: unserved(&version.name, &kind.resource.version),
                     ..blocker(kind)
                 });
             }
@@ -61,6 +57,53 @@ fn blocker(kind: &Kind) -> Blocker {
     }
 }
 
+/// A version at which objects may show more than at the one that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Richer {
+    pub(crate) resource: ApiResource,
+    pub(crate) is_served: bool,
+}
+
+/// For each kind, the versions at which its objects may show more.
+pub(crate) async fn richer(client: &Client, kinds: &[Kind]) -> Result<Vec<Vec<Richer>>, Error> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut all = Vec::new();
+    for kind in kinds {
+        let crd = crds.get_opt(&kind.name()).await?;
+        let versions = crd
+            .iter()
+            .flat_map(|crd| richer_versions(crd, &kind.resource.version));
+        let versions = versions.map(|version| Richer {
+            resource: at_version(kind, &version.name),
+            is_served: version.served,
+        });
+        all.push(versions.collect());
+    }
+    Ok(all)
+}
+
+fn at_version(kind: &Kind, version: &str) -> ApiResource {
+    let mut resource = kind.resource.clone();
+    version.clone_into(&mut resource.version);
+    resource.api_version = format!("{}/{version}", resource.group);
+    resource
+}
+
+/// A field that only another version shows.
+pub(crate) fn hidden(path: &str, version: &str, read: &str) -> String {
+    format!(
+        "{path} shows at {version}, but not at {read}, so it would not be copied: set from.version to {version}"
+    )
+}
+
+/// A version that may hide fields, and cannot be read.
+pub(crate) fn unserved(version: &str, read: &str) -> String {
+    format!(
+        "objects are stored at {version}, which has fields that {read} lacks, and {version} is not served: serve it, and set \
+         from.version to {version}"
+    )
+}
+
 async fn compare(
     client: &Client,
     mover: &Mover,
@@ -68,10 +111,7 @@ async fn compare(
     version: &str,
     blockers: &Mutex<Vec<Blocker>>,
 ) -> Result<(), Error> {
-    let mut richer = kind.resource.clone();
-    version.clone_into(&mut richer.version);
-    richer.api_version = format!("{}/{version}", richer.group);
-    let sweep = Sweep::of(client.clone(), &richer).controlled_by(&mover.control);
+    let sweep = Sweep::of(client.clone(), &at_version(kind, version)).controlled_by(&mover.control);
     let report = sweep
         .run_whole(async |there: DynamicObject| {
             let namespace = there.metadata.namespace.as_deref();
@@ -86,10 +126,7 @@ async fn compare(
                     blockers.push(Blocker {
                         namespace: there.namespace().unwrap_or_default(),
                         name: there.name_any(),
-                        message: format!(
-                            "{path} shows at {version}, but not at {}, so it would not be copied: set from.version to {version}",
-                            kind.resource.version
-                        ),
+                        message: hidden(&path, version, &kind.resource.version),
                         ..blocker(kind)
                     });
                 }

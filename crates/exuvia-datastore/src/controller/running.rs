@@ -30,7 +30,7 @@ pub(super) struct RunningStep<'a> {
 
 impl RunningStep<'_> {
     fn is_copy(&self) -> bool {
-        self.step == Some(Step::Copy)
+        matches!(self.step, Some(Step::Copy | Step::Sync))
     }
 
     /// How far it is; `None`: it is not one that goes through all objects.

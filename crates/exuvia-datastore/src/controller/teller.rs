@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exuvia_api::{DatastoreMigration, datastore_reason as reason};
+use exuvia_api::{DatastoreMigration, MigrationMode, datastore_reason as reason};
 use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::Control;
@@ -64,8 +64,12 @@ impl<'a> StatusTeller<'a> {
         match next {
             NextStep::Do(Step::Start) => {
                 let progress = &known.progress;
+                let writes = match self.migration.spec.mode {
+                    MigrationMode::FreezeAndCopy => "will be refused until they are copied",
+                    MigrationMode::SyncThenFreeze => "go on while they are copied",
+                };
                 let note = format!(
-                    "moving {} objects of {} kinds: writes to the source will be refused until they are copied",
+                    "moving {} objects of {} kinds: writes to the source {writes}",
                     progress.total, progress.total_types
                 );
                 self.event(EventKind::Normal, "Started", Redacted::ours(note))
@@ -258,6 +262,9 @@ impl Teller<Engine> for StatusTeller<'_> {
                     let kind = blocker.kind.split('.').next().unwrap_or_default();
                     meters.failed(kind, 1);
                 }
+            }
+            Some(Step::Sync | Step::CatchUp) => {
+                meters.count(&mut lock(&self.counted), &engine.found().progress);
             }
             Some(Step::Start) => lock(&self.counted).clear(),
             Some(Step::EndUndo) => {

@@ -185,6 +185,9 @@ impl<'a> Known<'a> {
                 self.blocked()
             ),
             Hold::Conflicts => conflicting(&self.conflicts, self.progress.conflicts),
+            Hold::BeforeCutover if self.status().frozen_at.is_none() => {
+                "everything is copied and kept in step, and writes go on; the freeze begins when cutover.hold is false".into()
+            }
             Hold::BeforeCutover => Redacted::ours(format!(
                 "everything is copied and verified, and the source stays frozen until cutover.hold is false{}",
                 frozen_until(self.migration)

@@ -120,7 +120,7 @@ impl Mover {
     }
 
     /// Finalizers that came along with the copy are taken off first: their controllers would clean up what the source still uses.
-    async fn delete(
+    pub(super) async fn delete(
         &self,
         api: &Api<PartialObjectMeta<DynamicObject>>,
         metadata: &ObjectMeta,

@@ -2,13 +2,18 @@
 
 mod compared;
 mod findings;
+mod follow;
+mod ledger;
 mod marks;
 mod pass;
 mod quota;
+mod rounds;
+mod settle;
 mod successors;
 mod target;
 mod trial;
 mod verify;
+mod watched;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,6 +31,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::compared::{Compared, compare};
 pub use self::findings::{Findings, Problem};
+pub(crate) use self::follow::{Follower, Kept};
 pub(crate) use self::marks::TakenBack;
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;

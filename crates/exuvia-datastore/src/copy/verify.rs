@@ -129,7 +129,7 @@ impl Mover {
     }
 
     /// Whether a target of ours has everything that was written, and nothing else that counts.
-    async fn is_as_written(
+    pub(super) async fn is_as_written(
         &self,
         target: &Kind,
         live: &DynamicObject,

@@ -11,11 +11,12 @@ mod observe;
 mod record;
 mod routing;
 mod steps;
+mod syncing;
 pub(crate) mod work;
 
 use std::time::{Duration, Instant};
 
-use exuvia_api::{Blocker, DatastoreMigration, DatastoreProgress};
+use exuvia_api::{Blocker, DatastoreMigration, DatastoreMigrationSpec, DatastoreProgress};
 use exuvia_runtime::ServerClock;
 use exuvia_runtime::machine::Machine;
 use exuvia_runtime::servers::ApiServers;
@@ -27,9 +28,9 @@ use kube::{Api, Client, Config};
 pub(crate) use self::awaited::Awaited;
 pub(crate) use self::work::Work;
 use crate::Error;
-use crate::copy::Findings;
+use crate::copy::{Findings, Follower};
 use crate::freeze::{SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
-use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step};
+use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step, Synced};
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {
@@ -44,6 +45,8 @@ pub struct Engine {
     clock: ServerClock,
     control: Control,
     work: Option<Work>,
+    /// Keeps targets in step before the freeze, with the parts of the spec that it works by.
+    follower: Option<(DatastoreMigrationSpec, Follower)>,
     seen: Seen,
     /// The generation that `seen` is about while nothing has begun.
     checked_generation: Option<i64>,
@@ -117,6 +120,7 @@ impl Engine {
             clock: ServerClock::default(),
             control: Control::new(),
             work: None,
+            follower: None,
             seen: Seen::default(),
             checked_generation: None,
             observed: Observed::default(),
@@ -211,7 +215,7 @@ impl Engine {
 
     /// For how long a step over all objects may run before the freeze has lasted too long.
     fn freeze_left(&self, step: Step) -> Option<Duration> {
-        if !matches!(step, Step::Copy | Step::Verify | Step::TryAgain) {
+        if !matches!(step, Step::Copy | Step::Verify | Step::CatchUp | Step::TryAgain) {
             return None;
         }
         let most = self.observed.wants.max_duration?;
@@ -223,7 +227,7 @@ impl Engine {
     fn refuse(&mut self) -> bool {
         if !self.refused.is_empty() {
             self.blockers.clone_from(&self.refused);
-            self.seen.copied = Copied::Refused;
+            (self.seen.copied, self.seen.synced) = (Copied::Refused, Synced::Refused);
         }
         !self.refused.is_empty()
     }
@@ -267,7 +271,11 @@ impl Machine for Engine {
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
         self.message = None;
-        if matches!(step, Step::Copy | Step::Verify | Step::Commit) && self.refuse() {
+        let goes_on = matches!(
+            step,
+            Step::Sync | Step::Copy | Step::Verify | Step::CatchUp | Step::Commit
+        );
+        if goes_on && self.refuse() {
             return Ok(None);
         }
         let needs_all = matches!(step, Step::RewriteReferences | Step::LookAtWaits);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use exuvia_api::{
     Blocker, DATASTORE_FINALIZER, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, FlagSide,
-    RETRY_ANNOTATION, StatusCopy, datastore_condition as condition, datastore_reason as reason,
+    MigrationMode, RETRY_ANNOTATION, StatusCopy, datastore_condition as condition, datastore_reason as reason,
     parse_duration,
 };
 use exuvia_write::ErrorClass;
@@ -54,6 +54,7 @@ impl Engine {
         self.held_before_cutover = holds;
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
+        self.look_at_follower(stage);
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
         self.observed.wants.clones = !self.cloned().is_empty();
@@ -117,6 +118,8 @@ impl Engine {
         let spec = &self.migration.spec;
         let max_duration = parse_duration(&spec.freeze.max_duration).ok();
         Wants {
+            // The check refuses it together with an APIService.
+            sync: spec.mode == MigrationMode::SyncThenFreeze && spec.cutover.api_service.is_empty(),
             suspend: spec.suspend,
             hold: spec.cutover.hold,
             max_duration: max_duration.filter(|duration| !duration.is_zero()),

@@ -50,6 +50,7 @@ impl Engine {
             Step::Restart => self.restart().await,
             Step::Start => self.start().await,
             Step::Guard => self.count_writers().await,
+            Step::Sync => self.sync().await,
             Step::MarkFreeze => {
                 let now = self.now().await;
                 self.record(|status, _| status.frozen_at = Some(now.clone()))
@@ -78,6 +79,7 @@ impl Engine {
             }
             Step::Copy => self.copy().await,
             Step::Verify => self.verify().await,
+            Step::CatchUp => self.catch_up().await,
             Step::Commit => self.commit().await,
             Step::Thaw => self.thaw().await,
             Step::RewriteReferences => self.rewrite_references().await,

@@ -1,6 +1,6 @@
 //! What a migration's spec becomes in this cluster: compiled mappings, kinds, policies, routes.
 
-use exuvia_api::{Blocker, DatastoreMigration, datastore_reason as reason};
+use exuvia_api::{Blocker, DatastoreMigration, MigrationMode, datastore_reason as reason};
 use exuvia_runtime::servers::ApiServers;
 use exuvia_sweep::Control;
 use exuvia_write::Writer;
@@ -105,6 +105,7 @@ fn scope(migration: &DatastoreMigration, kinds: &Kinds, username: String) -> fre
         migration: migration.metadata.name.clone().unwrap_or_default(),
         source,
         target,
+        has_early_targets: migration.spec.mode == MigrationMode::SyncThenFreeze,
         moved_groups,
         api_service: Some(migration.spec.cutover.api_service.clone()).filter(|name| !name.is_empty()),
         username,

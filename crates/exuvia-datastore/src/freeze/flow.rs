@@ -98,14 +98,23 @@ fn group(name: &str) -> Subject {
     }
 }
 
+/// Group and plural of each kind whose writes are counted.
+fn counted_kinds(scope: &Scope) -> impl Iterator<Item = (&str, &str)> {
+    let source = scope
+        .source
+        .iter()
+        .map(|kind| (kind.group.as_str(), kind.plural.as_str()));
+    let target = scope.target.iter().filter(|_| scope.has_early_targets);
+    source.chain(target.map(|(group, plural)| (group.as_str(), plural.as_str())))
+}
+
 /// A custom resource has these two subresources and no other; flow control has no wildcard for them.
 fn resource_rules(scope: &Scope) -> Vec<ResourcePolicyRule> {
     let mut by_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for kind in &scope.source {
-        let resources = by_group.entry(&kind.group).or_default();
-        let plural = &kind.plural;
+    for (group, plural) in counted_kinds(scope) {
+        let resources = by_group.entry(group).or_default();
         resources.extend([
-            plural.clone(),
+            plural.to_owned(),
             format!("{plural}/scale"),
             format!("{plural}/status"),
         ]);
@@ -261,7 +270,7 @@ fn of_list(schemas: &[FlowSchema], scope: &Scope) -> Result<Counting, String> {
         let given = schema.spec.matching_precedence;
         (given.unwrap_or(1000), schema.name_any())
     };
-    let groups: Vec<&str> = scope.source.iter().map(|kind| kind.group.as_str()).collect();
+    let groups: Vec<&str> = counted_kinds(scope).map(|(group, _)| group).collect();
     let mut earlier_levels: Vec<String> = schemas
         .iter()
         .filter(|schema| precedence(schema) < precedence(ours))
@@ -335,6 +344,26 @@ mod tests {
         ];
         let counting = of_list(&schemas, &scope()).unwrap();
         assert_eq!(counting.earlier_levels, ["exempt", "level-of-a-first-by-name"]);
+    }
+
+    /// A write to one of our copies that passed before the freeze would change it after the last look.
+    #[test]
+    fn targets_that_exist_before_the_freeze_are_counted_too() {
+        let scope = Scope {
+            target: vec![("new.example.com".into(), "widgets".into())],
+            has_early_targets: true,
+            ..scope()
+        };
+        let (_, ours) = objects(&scope);
+        let rules = ours.spec.rules.as_ref().unwrap()[0]
+            .resource_rules
+            .as_ref()
+            .unwrap();
+        let groups: Vec<_> = rules.iter().flat_map(|rule| &rule.api_groups).collect();
+        assert_eq!(groups, ["new.example.com", "old.example.com"]);
+        let schemas = [ours, schema("a-stranger", 2, "new.example.com", "*")];
+        let counting = of_list(&schemas, &scope).unwrap();
+        assert_eq!(counting.earlier_levels, ["exempt", "level-of-a-stranger"]);
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Scope {
     pub source: Vec<FrozenKind>,
     /// Group and plural of what is written.
     pub target: Vec<(String, String)>,
+    /// Whether targets exist before the freeze: then writes to them that are under way count, too.
+    pub has_early_targets: bool,
     /// The groups whose objects may be owners that move: dependents of them are shielded.
     pub moved_groups: Vec<String>,
     /// The `APIService` by which another server answers for the target group.

@@ -114,6 +114,8 @@ pub enum Deletion {
 /// What of the spec decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wants {
+    /// Copy everything while writers go on, before the freeze.
+    pub sync: bool,
     /// Begin no further step.
     pub suspend: bool,
     /// Stop before the commit.
@@ -223,6 +225,8 @@ pub struct Seen {
     pub checked: Checked,
     /// Whether every object can be copied, as far as a dry run tells.
     pub tried: Tried,
+    /// Whether the targets are kept in step with their sources while writers go on.
+    pub synced: Synced,
     /// Whether every API server refuses writes to the source.
     pub denies: Denies,
     /// Whether a write that began before that may still be under way.
@@ -259,7 +263,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Every API server was asked and refuses. What was read or written before that proves nothing.
+    /// Every API server was asked and refuses. What was read or written before that proves nothing. Targets that are kept in
+    /// step still are: what has changed since is told by the watches.
     pub fn probed(&mut self) {
         *self = Self {
             denies: Denies::All,
@@ -318,6 +323,22 @@ pub enum Tried {
     Conflicts,
     /// All of them can.
     Clean,
+}
+
+/// Whether the targets are kept in step with their sources while writers go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Synced {
+    /// Not yet, or not any more.
+    #[default]
+    No,
+    /// Some targets exist and differ.
+    Conflicts,
+    /// Some were refused.
+    Refused,
+    /// Targets are not as they were written.
+    Failed,
+    /// Everything was copied and verified, what changes is told by watches, and little of it is left to do.
+    Yes,
 }
 
 /// Whether every API server refuses writes to the source.

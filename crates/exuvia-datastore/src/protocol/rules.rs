@@ -4,7 +4,7 @@ use exuvia_api::{CleanupSource, DatastorePhase};
 
 use super::{
     Checked, Clones, Copied, Deletion, Denies, Drained, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
-    NextStep, Observed, Policy, Route, Rule, Stage, Step, Tried, Undo, Verified, Waits,
+    NextStep, Observed, Policy, Route, Rule, Stage, Step, Synced, Tried, Undo, Verified, Waits,
 };
 
 const fn idle(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
@@ -54,7 +54,7 @@ fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
 }
 
 /// The protocol.
-pub const RULES: [Rule; 58] = [
+pub const RULES: [Rule; 61] = [
     // Idle: nothing is locked or copied.
     // B15: somebody may have removed the status. Until the commit everything is undone; later on only a person knows whether
     // the targets were written since.
@@ -146,12 +146,38 @@ pub const RULES: [Rule; 58] = [
         |o| match o.locks.guard {
             _ if o.record.frozen_for.is_some() => None,
             Guard::Absent => Some(NextStep::Do(Step::Guard)),
+            // It grows old while objects are copied.
+            Guard::Young(_) if o.wants.sync && o.seen.synced != Synced::Yes => None,
             Guard::Young(time) => Some(NextStep::Wait(time)),
             Guard::NotNeeded | Guard::Ready => None,
         },
     ),
+    // An undo looks for targets only where it is on record.
+    moving("targets that are copied before the freeze are on record", |o| {
+        when(o.wants.sync && !o.record.routed, Step::RecordRouted)
+    }),
+    // D32: the freeze lasts as long as what is left to copy then.
+    moving("everything is in step before the freeze begins", |o| {
+        if !o.wants.sync || o.record.frozen_for.is_some() {
+            return None;
+        }
+        match o.seen.synced {
+            Synced::No => Some(NextStep::Do(Step::Sync)),
+            Synced::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
+            Synced::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
+            Synced::Failed => Some(NextStep::Do(Step::Undo(Undo::VerifyFailed))),
+            Synced::Yes => None,
+        }
+    }),
+    // Where nobody needs to be refused while somebody makes up their mind, nobody is.
+    moving("what is kept in step waits before the freeze", |o| {
+        let waits = o.wants.sync && o.wants.hold && o.record.frozen_for.is_none();
+        hold_when(waits, Hold::BeforeCutover)
+    }),
     moving("the beginning of the freeze is on record before it begins", |o| {
-        when(o.record.frozen_for.is_none(), Step::MarkFreeze)
+        // What must be waited for anyway is waited for while nobody is refused.
+        settle_when(o.wants.sync && o.record.frozen_for.is_none(), o)
+            .or_else(|| when(o.record.frozen_for.is_none(), Step::MarkFreeze))
     }),
     moving("the policies refuse writes", |o| {
         let refuses = matches!(o.locks.policy, Policy::Frozen | Policy::NotWanted);
@@ -216,6 +242,7 @@ pub const RULES: [Rule; 58] = [
         when(!o.record.routed, Step::RecordRouted)
     }),
     moving("every object is copied", |o| match o.seen.copied {
+        Copied::No if is_followed(o) => None, // what is left is copied and read at once, below
         Copied::No => Some(NextStep::Do(Step::Copy)),
         Copied::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
         Copied::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
@@ -227,6 +254,7 @@ pub const RULES: [Rule; 58] = [
     }),
     moving("every source and every target was read again", |o| {
         match o.seen.verified {
+            Verified::No if is_followed(o) => Some(NextStep::Do(Step::CatchUp)),
             Verified::No => Some(NextStep::Do(Step::Verify)),
             Verified::SourceMoved if o.seen.copies < MAX_COPIES => Some(NextStep::Do(Step::Copy)),
             Verified::SourceMoved | Verified::Failed => Some(NextStep::Do(Step::Undo(Undo::VerifyFailed))),
@@ -354,6 +382,11 @@ pub const RULES: [Rule; 58] = [
         when(is_deleted(o) && o.record.has_finalizer, Step::RemoveFinalizer)
     }),
 ];
+
+/// Whether every change since the last full look is known. After a crash it is not, and everything is read again.
+fn is_followed(observed: &Observed) -> bool {
+    observed.wants.sync && observed.seen.synced == Synced::Yes
+}
 
 fn is_deleted(observed: &Observed) -> bool {
     observed.record.deletion != Deletion::No

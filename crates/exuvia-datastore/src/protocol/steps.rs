@@ -23,6 +23,8 @@ pub enum Step {
     Start,
     /// Make what counts writes that are under way.
     Guard,
+    /// Copy and verify everything while writers go on, and follow what changes.
+    Sync,
     /// Put on record that the freeze begins.
     MarkFreeze,
     /// Create the policies.
@@ -53,6 +55,8 @@ pub enum Step {
     Copy,
     /// Read every source and every target again.
     Verify,
+    /// Copy and verify what has changed since everything was in step, up to the freeze.
+    CatchUp,
     /// Put on record that everything is copied: nothing is undone from here on.
     Commit,
     /// Let writers of the target go.
@@ -96,6 +100,8 @@ pub enum StepKind {
     Checking,
     /// Objects are tried.
     Trying,
+    /// Objects are copied while writers go on.
+    Syncing,
     /// Locks are being set.
     Freezing,
     /// Writes that are under way are waited for.
@@ -126,6 +132,7 @@ impl Step {
         match self {
             Self::Check | Self::AddFinalizer | Self::Restart | Self::Start => StepKind::Checking,
             Self::MakeClones | Self::Try | Self::RemoveClones => StepKind::Trying,
+            Self::Sync => StepKind::Syncing,
             Self::Guard | Self::MarkFreeze | Self::Lock | Self::SaveFlags | Self::SetFlags | Self::Probe => {
                 StepKind::Freezing
             }
@@ -134,7 +141,7 @@ impl Step {
                 StepKind::Routing
             }
             // It is the last one before the copy, with an APIService or without.
-            Self::RecordRouted | Self::Copy => StepKind::Copying,
+            Self::RecordRouted | Self::Copy | Self::CatchUp => StepKind::Copying,
             Self::Verify => StepKind::Verifying,
             Self::Commit | Self::Thaw => StepKind::CuttingOver,
             Self::RewriteReferences | Self::ReleaseSource | Self::LiftShield => StepKind::Rewriting,
@@ -154,9 +161,10 @@ impl Step {
 
 impl StepKind {
     /// All of them, in their order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Checking,
         Self::Trying,
+        Self::Syncing,
         Self::Freezing,
         Self::Draining,
         Self::Routing,
@@ -182,6 +190,11 @@ impl StepKind {
                 "Trying",
                 "trying every object, nothing is written yet",
                 DatastorePhase::Pending,
+            ),
+            Self::Syncing => (
+                "Syncing",
+                "copying while writers go on",
+                DatastorePhase::Migrating,
             ),
             Self::Freezing => (
                 "Freezing",

@@ -25,12 +25,14 @@ const SLOTS: usize = 6;
 /// Three objects, an owner and its dependent among them, two flags and a dependent that is not moved.
 struct Slot {
     stage: Stage,
+    mode: &'static str,
 }
 
 impl Slot {
-    async fn new(name: &str) -> Self {
+    async fn new(name: &str, mode: &'static str) -> Self {
         Self {
             stage: Stage::new(name, 0).await,
+            mode,
         }
     }
 
@@ -42,6 +44,7 @@ impl Slot {
             })
         };
         let mut spec = self.stage.spec();
+        spec["mode"] = json!(self.mode);
         spec["concurrency"] = json!(1);
         spec["mappings"][0]["status"] = json!("Copy");
         spec["freeze"] = json!({
@@ -316,10 +319,10 @@ async fn run(slot: &Slot, point: Option<Point>, aborts: bool) -> (Left, Vec<Stri
     ((complete.into_inner().unwrap(), left), writes, at_crash)
 }
 
-fn slots(prefix: &str) -> impl Future<Output = Vec<Slot>> {
+fn slots(prefix: &str, mode: &'static str) -> impl Future<Output = Vec<Slot>> {
     futures::future::join_all((0..SLOTS).map(move |number| {
         let name = format!("{prefix}{number}");
-        async move { Slot::new(&name).await }
+        async move { Slot::new(&name, mode).await }
     }))
 }
 
@@ -367,7 +370,16 @@ fn all_points(writes: &[String]) -> Vec<Point> {
 
 #[tokio::test]
 async fn a_crash_at_any_write_changes_nothing_of_the_end() {
-    let slots = slots("crash").await;
+    crashes_change_nothing("crash", "FreezeAndCopy").await;
+}
+
+#[tokio::test]
+async fn a_crash_at_any_write_changes_nothing_where_objects_are_copied_before_the_freeze() {
+    crashes_change_nothing("sync-crash", "SyncThenFreeze").await;
+}
+
+async fn crashes_change_nothing(prefix: &str, mode: &'static str) {
+    let slots = slots(prefix, mode).await;
     let ((complete, deleted), writes, _) = Box::pin(run(&slots[0], None, false)).await;
     assert!(writes.len() > 25, "{writes:#?}");
     if std::env::var("PROFILE").is_ok() {
@@ -404,7 +416,16 @@ async fn a_crash_at_any_write_changes_nothing_of_the_end() {
 
 #[tokio::test]
 async fn an_abort_after_any_write_leaves_everything_as_it_was_or_goes_on_to_the_end() {
-    let slots = slots("abort-at").await;
+    aborts_leave_nothing("abort-at", "FreezeAndCopy").await;
+}
+
+#[tokio::test]
+async fn an_abort_after_any_write_leaves_everything_as_it_was_where_objects_are_copied_before_the_freeze() {
+    aborts_leave_nothing("sync-abort-at", "SyncThenFreeze").await;
+}
+
+async fn aborts_leave_nothing(prefix: &str, mode: &'static str) {
+    let slots = slots(prefix, mode).await;
     slots[0].set_up().await;
     let stage = &slots[0].stage;
     let mut before = unnamed(&slots[0], &slots[0].seen().await);
@@ -420,9 +441,9 @@ async fn an_abort_after_any_write_leaves_everything_as_it_was_or_goes_on_to_the_
     // The last ones are behind the commit: two of those will do.
     let commit = writes
         .iter()
-        .rposition(|write| write.starts_with("POST widgets"))
+        .position(|write| write.starts_with("PATCH validatingadmission") || write.starts_with("DELETE valid"))
         .unwrap()
-        + 5;
+        + 2;
     let points = (1..=commit).map(|write| Point {
         write,
         crash: Crash::After,

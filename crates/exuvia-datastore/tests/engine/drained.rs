@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::Engine;
-use exuvia_datastore::protocol::{NextStep, Step};
+use exuvia_datastore::protocol::{Hold, NextStep, Step};
 use exuvia_runtime::machine::{Ended, Machine};
 use exuvia_runtime::servers::ApiServers;
 use exuvia_testenv::webhook::{Endpoint, WebhookServer};
-use exuvia_testenv::{Access, until};
+use exuvia_testenv::{Access, Widgets, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -41,14 +41,23 @@ async fn somebody(stage: &Stage, name: &str) -> Access {
 
 /// It is asked after the policies are.
 async fn slow_webhook(stage: &Stage) -> WebhookServer {
+    slow_webhook_of(stage, &stage.old).await
+}
+
+async fn slow_webhook_of(stage: &Stage, widgets: &Widgets) -> WebhookServer {
     let webhooks = control_plane().await.webhooks().await.unwrap();
-    let mut configuration = webhooks.validating_in_selected_namespaces(stage.old.group());
+    let mut configuration = webhooks.validating_in_selected_namespaces(widgets.group());
     configuration["webhooks"][0]["timeoutSeconds"] = json!(30);
     let configuration: ValidatingWebhookConfiguration = serde_json::from_value(configuration).unwrap();
     let api = Api::all(stage.client.clone());
     api.create(&PostParams::default(), &configuration).await.unwrap();
+    let (rehearsed, green) = (
+        PatchParams::default().dry_run(),
+        json!({"spec": {"color": "green"}}),
+    );
     until("the webhook is asked", async || {
-        recolor(&stage.client, stage, "green").await.unwrap();
+        let patch = Patch::Merge(&green);
+        stage.api(widgets).patch("w0", &rehearsed, &patch).await.unwrap();
         webhooks.calls(Endpoint::Validate) > 0
     })
     .await;
@@ -84,11 +93,12 @@ async fn moves_what_commits_late(stage: &Stage, mut engine: Engine, writer: Clie
     assert_eq!(target.data["spec"]["color"], "late");
 }
 
-#[tokio::test]
-async fn the_gauges_of_every_server_end_the_drain_when_the_last_write_has_committed() {
-    let stage = Stage::new("gauges", 2).await;
-    let (us, writer) = tokio::join!(somebody(&stage, "gauges-us"), somebody(&stage, "gauges-writer"));
+/// An engine that asks the API server for its gauges, and a writer whom they count.
+async fn counted(stage: &Stage, in_mode: &str) -> (Engine, Client) {
+    let names = ["us", "writer"].map(|name| format!("{}-{name}", stage.name));
+    let (us, writer) = tokio::join!(somebody(stage, &names[0]), somebody(stage, &names[1]));
     let mut spec = stage.spec();
+    spec["mode"] = json!(in_mode);
     spec["freeze"] = json!({"drain": "Auto", "maxDuration": "10m"});
     let migration = stage.migration(spec).await;
     let url = control_plane().await.apiserver().url().parse().unwrap();
@@ -100,8 +110,43 @@ async fn the_gauges_of_every_server_end_the_drain_when_the_last_write_has_commit
         &Writer::named("exuvia-datastore"),
         migration,
     )
-    .drains_within(Duration::from_secs(3600), Duration::ZERO);
-    Box::pin(moves_what_commits_late(&stage, engine, writer.client().unwrap())).await;
+    .drains_within(Duration::from_secs(3600), Duration::ZERO)
+    .writes_end_within(Duration::from_millis(100));
+    (engine, writer.client().unwrap())
+}
+
+#[tokio::test]
+async fn the_gauges_of_every_server_end_the_drain_when_the_last_write_has_committed() {
+    for (name, in_mode) in [("gauges", "FreezeAndCopy"), ("sync-gauges", "SyncThenFreeze")] {
+        let stage = Stage::new(name, 2).await;
+        let (engine, writer) = counted(&stage, in_mode).await;
+        Box::pin(moves_what_commits_late(&stage, engine, writer)).await;
+    }
+}
+
+/// Copies that exist before the freeze can be written until it begins, and such a write may be under way.
+#[tokio::test]
+async fn a_write_to_a_copy_that_is_under_way_is_found_before_the_commit() {
+    let stage = Stage::new("sync-copy-write", 2).await;
+    let (mut engine, writer) = counted(&stage, "SyncThenFreeze").await;
+    up_to(&mut engine, Step::Lock).await;
+    let webhooks = slow_webhook_of(&stage, &stage.new).await;
+    let before = webhooks.calls(Endpoint::Validate);
+    let copies: Api<DynamicObject> = Api::namespaced_with(writer, &stage.name, &stage.new.resource("v1"));
+    let theirs = json!({"spec": {"color": "theirs"}});
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&theirs));
+    let migrated = async {
+        webhooks.wait_for_calls(Endpoint::Validate, before + 1).await;
+        let ended = stage.drive(&mut engine).await;
+        webhooks.delay(Endpoint::Validate, Duration::ZERO);
+        ended
+    };
+    let (written, ended) = tokio::join!(copies.patch("w0", &params, &patch), migrated);
+    written.expect("it passed the policies");
+    assert_eq!(ended, Ended::Held(Hold::Conflicts));
+    let left = stage.all(&stage.new).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].data["spec"]["color"], "theirs");
 }
 
 /// No API server is known that could be asked itself, so nothing is known of its gauges.

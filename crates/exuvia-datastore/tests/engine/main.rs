@@ -13,11 +13,13 @@ mod forgotten;
 mod hidden;
 mod kept;
 mod mapped;
+mod mishaps;
 mod moved;
 mod namespaces;
 mod owned;
 mod refused;
 mod routed;
+mod synced;
 mod undone;
 mod writers;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exuvia_api::DatastorePhase;
+use exuvia_datastore::protocol::Hold;
 use exuvia_runtime::machine::Ended;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::Stage;
 
-const OBJECTS: usize = 5;
+pub(crate) const OBJECTS: usize = 5;
 
 /// What a writer's acknowledged writes amount to, by object.
 type Acknowledged = BTreeMap<String, i64>;
@@ -80,14 +81,33 @@ async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String,
 #[tokio::test]
 async fn every_acknowledged_write_is_in_the_target() {
     let stage = Stage::new("writers", OBJECTS).await;
-    let alpha: Api<DynamicObject> =
-        Api::namespaced_with(stage.client.clone(), &stage.name, &stage.old.resource("v1alpha1"));
+    let run = stage.run(spec(&stage, "FreezeAndCopy"));
+    Box::pin(writes_are_in_the_target(&stage, run)).await;
+}
+
+#[tokio::test]
+async fn every_write_that_is_acknowledged_while_objects_are_copied_is_in_the_target() {
+    let stage = Stage::new("sync-writers", OBJECTS).await;
+    let run = stage.run(spec(&stage, "SyncThenFreeze"));
+    Box::pin(writes_are_in_the_target(&stage, run)).await;
+}
+
+/// A move of objects and statuses.
+pub(crate) fn spec(stage: &Stage, in_mode: &str) -> Value {
     let mut spec = stage.spec();
+    spec["mode"] = json!(in_mode);
     spec["mappings"][0]["status"] = json!("Copy");
     spec["freeze"]["drain"] = json!("3s");
+    spec
+}
+
+/// Several writers write as fast as they can while a migration runs.
+pub(crate) async fn writes_are_in_the_target(stage: &Stage, run: impl Future<Output = Ended<Hold>>) {
+    let alpha: Api<DynamicObject> =
+        Api::namespaced_with(stage.client.clone(), &stage.name, &stage.old.resource("v1alpha1"));
     let stop = AtomicBool::new(false);
     let migrated = async {
-        let ended = stage.run(spec).await;
+        let ended = run.await;
         stop.store(true, Ordering::Relaxed);
         ended
     };
@@ -102,7 +122,7 @@ async fn every_acknowledged_write_is_in_the_target() {
             false,
             &stop
         ),
-        create_and_delete(&stage, &stop),
+        create_and_delete(stage, &stop),
     );
     assert_eq!(ended, Ended::Done);
     assert_eq!(stage.phase().await, DatastorePhase::Complete);

@@ -44,6 +44,7 @@ fn scope_of(run: &Run) -> Scope {
             ..FrozenKind::default()
         }],
         target: vec![(format!("new.{}.example.com", run.name), "widgets".into())],
+        has_early_targets: false,
         moved_groups: vec![format!("old.{}.example.com", run.name)],
         api_service: None,
         username: "exuvia".into(),

@@ -106,6 +106,7 @@ impl Stage {
                 selector: LabelSelector::default(),
             }],
             target: vec![(target.group().to_owned(), "widgets".to_owned())],
+            has_early_targets: false,
             moved_groups: vec![source.group().to_owned(), target.group().to_owned()],
             api_service: None,
             username: us.user().to_owned(),

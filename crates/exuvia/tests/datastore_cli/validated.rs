@@ -86,7 +86,7 @@ fn each_fault_has_its_file_line_and_column() {
         (
             "spec:\n",
             "spec:\n  mode: Fast\n",
-            "m.yaml:6:9: spec.mode: unknown value \"Fast\": expected FreezeAndCopy",
+            "m.yaml:6:9: spec.mode: unknown value \"Fast\": expected FreezeAndCopy or SyncThenFreeze",
         ),
         (
             "spec:\n",

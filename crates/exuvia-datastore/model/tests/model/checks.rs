@@ -169,6 +169,11 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
         observed.wants.hold && *next == NextStep::Do(Step::Commit),
         "the commit does not wait although the spec asks for it",
     )?;
+    let begins = *next == NextStep::Do(Step::MarkFreeze);
+    never(
+        begins && observed.wants.sync && observed.wants.hold,
+        "writers are refused while somebody makes up their mind, although nothing needs it",
+    )?;
     let held =
         matches!(next, NextStep::Hold(hold) if !matches!(hold, Hold::CleanupBlocked | Hold::CopiesLeft));
     never(deleted && held, "a migration that is deleted waits for somebody")?;
@@ -213,7 +218,9 @@ pub(crate) fn step(before: &World, after: &World, observed: &Observed, step: Ste
         deletes && !before.objects().all(as_committed),
         "a source is deleted that was written after it was copied",
     )?;
-    let locks_again = step == Step::Lock && before.record.routed && before != after;
+    // What is copied before the freeze is on record before it.
+    let was_locked = before.record.routed && (before.record.frozen || !before.setting.sync);
+    let locks_again = step == Step::Lock && was_locked && before != after;
     never(locks_again, "a lock is set again that somebody took away")?;
     if step == Step::Commit && after.is_committed() {
         return committed(after);

@@ -3,6 +3,7 @@
 use exuvia_datastore::protocol::{Deletion, Record, Route, Stage};
 
 use crate::state::State;
+use crate::synced::Follow;
 use crate::world::{Bad, Form, InFlight, MAX_DURATION, MOST_OBJECTS, Shield, Source, Target, Value, World};
 
 /// What may happen at any time.
@@ -20,6 +21,14 @@ pub(crate) fn environment(state: &State) -> Result<Vec<State>, String> {
             state.world.events_left -= 1;
             people(&state, &mut after);
             others(&state, &mut after);
+            if state.follow.is_some_and(|follow| !follow.is_cut) {
+                let mut cut = state.clone();
+                cut.follow = cut.follow.map(|follow| Follow {
+                    is_cut: true,
+                    ..follow
+                });
+                after.push(cut);
+            }
             after.push(state.crashed());
         }
     }

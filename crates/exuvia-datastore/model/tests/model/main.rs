@@ -8,6 +8,7 @@ mod environment;
 mod objects;
 mod state;
 mod steps;
+mod synced;
 mod world;
 mod worlds;
 
@@ -51,9 +52,12 @@ pub(crate) enum Mistake {
     DeleteUnmovedSources,
     DeleteWithoutLooking,
     TakeALostAnswerForARefusal,
+    TakeAWatchForComplete,
+    TrustAWatchThatWasCut,
+    FollowTheSourceAlone,
 }
 
-const MISTAKES: [Mistake; 21] = [
+const MISTAKES: [Mistake; 24] = [
     Mistake::ProbeOneServer,
     Mistake::CopyBeforeTheDrain,
     Mistake::DrainTooShort,
@@ -75,6 +79,9 @@ const MISTAKES: [Mistake; 21] = [
     Mistake::DeleteUnmovedSources,
     Mistake::DeleteWithoutLooking,
     Mistake::TakeALostAnswerForARefusal,
+    Mistake::TakeAWatchForComplete,
+    Mistake::TrustAWatchThatWasCut,
+    Mistake::FollowTheSourceAlone,
 ];
 
 /// What the process does next. The first state is the one in which it goes well.
@@ -92,7 +99,7 @@ fn protocol(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, Strin
                 stale: false,
                 found: Verified::No,
             });
-            if step == Step::Verify {
+            if matches!(step, Step::Verify | Step::CatchUp) {
                 after.world.bypassed = false;
             }
         }

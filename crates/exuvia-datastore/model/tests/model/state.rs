@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Deletion, Denies, Drained, Observed, Seen, Stage, Step, Tried, Undo, Verified, Waits,
+    Checked, Deletion, Denies, Drained, Observed, Seen, Stage, Step, Synced, Tried, Undo, Verified, Waits,
 };
 
+use crate::synced::Follow;
 use crate::world::{DRAIN, InFlight, MOST_OBJECTS, Target, World, ticks};
 
 /// A step that is being carried out.
@@ -26,6 +27,8 @@ pub(crate) struct State {
     pub(crate) doing: Option<Doing>,
     /// For how many ticks more a write may be under way that began before every API server refused.
     pub(crate) draining: Option<u8>,
+    /// What is known of objects that are kept in step.
+    pub(crate) follow: Option<Follow>,
 }
 
 impl World {
@@ -38,6 +41,7 @@ impl World {
             },
             doing: None,
             draining: None,
+            follow: None,
         }
     }
 }
@@ -92,7 +96,7 @@ impl State {
             unsettled: Some(ticks(DRAIN)),
             ..Seen::default()
         };
-        (self.doing, self.draining) = (None, None);
+        (self.doing, self.draining, self.follow) = (None, None, None);
         self
     }
 
@@ -104,6 +108,7 @@ impl State {
             seen,
             doing,
             draining,
+            follow,
         } = &mut self;
         let record = &mut world.record;
         let unsettled = seen.unsettled.filter(|_| world.late.is_some());
@@ -137,6 +142,14 @@ impl State {
                 ..Seen::default()
             },
         };
+        let is_syncing = |doing: Doing| matches!(doing.step, Step::Sync | Step::CatchUp);
+        let is_worked_with = doing.is_some_and(is_syncing);
+        if stage != Stage::Moving || (seen.synced != Synced::Yes && !is_worked_with) {
+            *follow = None;
+        }
+        if let Some(follow) = follow.as_mut().filter(|_| !is_worked_with) {
+            follow.told = Default::default();
+        }
         // It counts until the step that looks at it.
         let drains = matches!(stage, Stage::Moving | Stage::After) && seen.drained == Drained::NotYet;
         *draining = draining.filter(|_| drains && seen.denies == Denies::All);

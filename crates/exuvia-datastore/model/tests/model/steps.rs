@@ -6,13 +6,15 @@
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Stage, Step, Tried, Verified, Waits,
+    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Stage, Step, Synced, Tried, Verified,
+    Waits,
 };
 
 use crate::Mistake;
 use crate::checks;
 use crate::objects::{clean_up, copy, release_source, restore_flag, thaw, tried, undo_targets, verify};
 use crate::state::{Doing, State};
+use crate::synced::{catch_up, sync};
 use crate::world::{Bad, DRAIN, Form, Late, Shield, Value, World, ticks};
 
 /// Some write of a step was done.
@@ -25,7 +27,7 @@ pub(crate) struct Done {
 impl State {
     /// The last look has begun or is over.
     pub(crate) fn looks_or_looked(&self) -> bool {
-        let looks = |doing: Doing| matches!(doing.step, Step::Verify | Step::Commit);
+        let looks = |doing: Doing| matches!(doing.step, Step::Verify | Step::CatchUp | Step::Commit);
         self.seen.verified == Verified::Yes || self.doing.is_some_and(looks)
     }
 
@@ -156,6 +158,9 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
             if world.setting.gauges && world.guard.is_none_or(|age| age < DRAIN) {
                 return Err("the freeze begins before writes can be counted, and lasts longer for it".into());
             }
+            if world.setting.sync && seen.synced != Synced::Yes {
+                return Err("the freeze begins before everything is in step, and lasts longer for it".into());
+            }
             record(world, &mut |record| record.frozen_for = Some(ticks(0)));
         }
         // One policy after the other; what was probed before does not count any more.
@@ -269,6 +274,8 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         }
         Step::Copy => return copy(state, next, doing, mistake),
         Step::Verify => return Ok(verify(state, next, doing)),
+        Step::Sync => return Ok(sync(state, next, doing, mistake)),
+        Step::CatchUp => return Ok(catch_up(state, next, doing, mistake)),
         // The locks and the route are looked at once more, at the same moment.
         Step::Commit => {
             let observed = state.observe();

@@ -23,6 +23,8 @@ pub(crate) fn ticks(number: u8) -> Duration {
 /// What never changes within a world.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Setting {
+    /// Objects are copied before the freeze.
+    pub(crate) sync: bool,
     pub(crate) objects: usize,
     /// How often each of them is written.
     pub(crate) writes: u8,
@@ -289,6 +291,7 @@ impl World {
     pub(crate) fn wants(&self) -> Wants {
         let route = self.setting.route && (self.route == Route::Backend || self.record.route_saved);
         Wants {
+            sync: self.setting.sync,
             suspend: self.suspend,
             hold: self.hold,
             max_duration: self.setting.max_duration.then_some(MAX_DURATION),

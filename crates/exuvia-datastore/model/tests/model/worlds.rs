@@ -8,6 +8,7 @@ use crate::world::{Bad, Setting, Target, Value, World};
 /// All of them.
 pub(crate) fn worlds() -> Vec<World> {
     let plain = Setting {
+        sync: false,
         objects: 1,
         writes: 1,
         route: false,
@@ -56,6 +57,17 @@ pub(crate) fn worlds() -> Vec<World> {
         ..plain
     };
     let two = Setting { objects: 2, ..plain };
+    let synced = Setting { sync: true, ..plain };
+    let synced_and_counted = Setting {
+        sync: true,
+        ..counted
+    };
+    let synced_by_flags = Setting {
+        sync: true,
+        ..flags_alone
+    };
+    let two_synced = Setting { sync: true, ..two };
+    let busy_and_synced = Setting { writes: 2, ..synced };
     let busy = Setting { writes: 2, ..counted };
     let bad = |setting, bad| World {
         bad,
@@ -94,6 +106,14 @@ pub(crate) fn worlds() -> Vec<World> {
         World::converged(thaws, 3),
         World::fresh(flags_alone, 2),
         World::fresh(plain, 2),
+        World::fresh(synced, 2),
+        World::fresh(synced_and_counted, 2),
+        World::fresh(synced_by_flags, 1),
+        World::fresh(busy_and_synced, 1),
+        World::fresh(two_synced, 1),
+        foreign(synced, Target::Foreign(Some(1))),
+        foreign(synced, Target::Foreign(None)),
+        bad(synced, Bad::Hidden),
         World::fresh(counted, 2),
         World::fresh(busy, 1),
         World::fresh(masters, 1),

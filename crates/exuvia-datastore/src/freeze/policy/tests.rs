@@ -11,6 +11,7 @@ fn scope() -> Scope {
             kind("old.example.com", "drawers", ""),
         ],
         target: vec![("new.example.com".into(), "tills".into())],
+        has_early_targets: false,
         moved_groups: vec!["old.example.com".into(), "new.example.com".into()],
         api_service: None,
         username: "system:serviceaccount:exuvia:exuvia".into(),

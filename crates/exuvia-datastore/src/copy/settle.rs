@@ -1,0 +1,327 @@
+//! Brings the targets of one source in step with it: read, copied, read again.
+
+use exuvia_api::datastore_reason as reason;
+use exuvia_sweep::ResourceVersion;
+use exuvia_write::Deleted;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::api::{DynamicObject, PartialObjectMeta};
+
+use super::Mover;
+use super::findings::Problem;
+use super::follow::Followed;
+use super::ledger::{InStep, Key, Made, Named};
+use super::marks::written_by_others;
+use super::target::{Place, has_owners};
+use super::trial::{held_by, key_of};
+use super::watched::uid_key;
+use crate::Error;
+use crate::kinds::Kind;
+use crate::lock::lock;
+use crate::mapping::Output;
+use crate::owners::{Lookup, Outcome, Owners, source_uids};
+
+/// One to find what a former object left, one to find the place free, and one at what was made; and one more, as others
+/// write, too.
+const MAX_LOOKS: usize = 4;
+
+/// What came of one source.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// Its targets are in step.
+    InStep,
+    /// It cannot be copied now.
+    Held(Problem),
+    /// A target of it exists and differs; it is among the findings.
+    Conflict,
+    /// A target is not what was written.
+    Wrong(Problem),
+}
+
+/// What came of one target that nobody wants any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Withdrawn {
+    /// It is not there, or not ours.
+    Gone,
+    /// It is still there.
+    Going,
+    /// Somebody else has written to it: it stays.
+    Edited,
+}
+
+/// One source in work.
+struct InWork<'a> {
+    followed: &'a Followed,
+    key: Key,
+    kind: &'a Kind,
+    source: &'a DynamicObject,
+    lookup: &'a Lookup,
+}
+
+impl Mover {
+    /// Brings the targets of one source in step with what it is now. The ledger knows of it afterwards only if they are.
+    pub(super) async fn settle(
+        &self,
+        followed: &Followed,
+        (key, named): (Key, &Named),
+        lookup: &Lookup,
+    ) -> Result<Settled, Error> {
+        let kind = &followed.sources[named.kind];
+        let source = self.read(kind, named.namespace.as_deref(), &named.name).await?;
+        let mut now = None;
+        if let Some(source) = &source {
+            let converted = match self.movable(source).await {
+                Ok(converted) => converted,
+                Err(problem) => return Ok(Settled::Held(problem)),
+            };
+            if let Some(problem) = followed.hidden_content(self, kind, source).await? {
+                return Ok(Settled::Held(problem));
+            }
+            let work = InWork {
+                followed,
+                key,
+                kind,
+                source,
+                lookup,
+            };
+            let mut targets = Vec::new();
+            for output in converted.iter().flat_map(|converted| &converted.outputs) {
+                match self.settle_output(&work, output).await? {
+                    Ok(made) => targets.extend(made),
+                    Err(settled) => return Ok(settled),
+                }
+            }
+            let owners = source.metadata.owner_references.iter().flatten();
+            now = Some(InStep {
+                named: named.clone(),
+                uid: uid_key(source.metadata.uid.as_deref()),
+                version: ResourceVersion::of(&source.metadata),
+                owners: owners.map(|owner| uid_key(Some(&owner.uid))).collect(),
+                targets,
+            });
+        }
+        let before = lock(&followed.ledger).before(key);
+        // What it became before and does not become any more.
+        for made in before.iter().flat_map(|before| &before.targets) {
+            let kept = now.iter().flat_map(|now| &now.targets);
+            if kept.into_iter().any(|kept| kept.place == made.place) || !made.is_ours {
+                continue;
+            }
+            let target = &followed.targets[made.named.kind];
+            match self.withdraw(target, &made.named).await? {
+                Withdrawn::Gone => {}
+                Withdrawn::Going => return Err(Error::Changed("a target is still being deleted")),
+                Withdrawn::Edited => {
+                    let mapping = &self.migration.spec.mappings[made.mapping].name;
+                    self.found()
+                        .count(&kind.resource.kind, mapping, |progress| progress.conflicts += 1);
+                    let namespace = made.named.namespace.as_deref();
+                    let field = "metadata".to_owned();
+                    self.found().conflict(target, namespace, &made.named.name, field);
+                    return Ok(Settled::Conflict);
+                }
+            }
+        }
+        let mut ledger = lock(&followed.ledger);
+        ledger.settled(key, now.clone());
+        // Others name a successor by its uid: if it went or was made again, they must follow before anybody collects them.
+        if let Some(before) = before
+            && successor(&before) != now.as_ref().and_then(successor)
+        {
+            ledger.owner_changed(before.uid);
+        }
+        Ok(Settled::InStep)
+    }
+
+    async fn settle_output(
+        &self,
+        work: &InWork<'_>,
+        output: &Output,
+    ) -> Result<Result<Option<Made>, Settled>, Error> {
+        let InWork { followed, source, .. } = *work;
+        let target = self.kinds.target(&output.group, &output.kind);
+        let index = target.and_then(|target| followed.targets.iter().position(|kind| kind == target));
+        let (Some(target), Some(index)) = (target, index) else {
+            return Ok(Ok(None));
+        };
+        let place = key_of(output);
+        let named = Named {
+            kind: index,
+            namespace: output.namespace.as_deref().map(Into::into),
+            name: output.name.as_str().into(),
+        };
+        // Before anything is written, so that what appears there is known to be wanted.
+        if !lock(&followed.ledger).claim(place, &named, work.key) {
+            let problem = Problem::new(
+                reason::NAME_COLLISION,
+                "another source also becomes its target: let the mapping give them different names",
+            );
+            return Ok(Err(Settled::Held(problem)));
+        }
+        let made = |metadata: Option<&kube::api::ObjectMeta>, is_ours| Made {
+            place,
+            named: named.clone(),
+            version: metadata.and_then(ResourceVersion::of),
+            uid: uid_key(metadata.and_then(|metadata| metadata.uid.as_deref())),
+            mapping: output.mapping,
+            is_ours,
+            is_successor: !output.extra,
+        };
+        let references = match self.owners_of(work, output).await? {
+            Ok(references) => references,
+            Err(held) => return Ok(Err(held)),
+        };
+        // Another look after each write: what is there then is what counts.
+        for look in 0..MAX_LOOKS {
+            let live = match self.place(target, output).await? {
+                Err(problem) => return Ok(Err(Settled::Held(problem))),
+                Ok(Place::Equal(live)) => {
+                    self.note_successor(source, output, target, &live);
+                    return Ok(Ok(Some(made(Some(&live.metadata), false))));
+                }
+                Ok(Place::Differs(_)) if self.prefers_target() => return Ok(Ok(Some(made(None, false)))),
+                Ok(Place::Differs(field)) => {
+                    self.differs(work.kind, target, output, field);
+                    return Ok(Err(Settled::Conflict));
+                }
+                Ok(Place::Free) => None,
+                Ok(Place::Ours(live)) => Some(live),
+            };
+            // A status that the server has dropped is not written again and again: it is not as it was written.
+            let needs_no_write = |live: &DynamicObject| {
+                is_of(source, live)
+                    && Self::is_up_to_date(source, live)
+                    && has_owners(live, &references)
+                    && (look > 0 || has_status_of(target, live, source, output))
+            };
+            if let Some(live) = live.as_deref().filter(|live| needs_no_write(live)) {
+                if let Err(problem) = self.is_as_written(target, live, source, output).await? {
+                    return Ok(Err(Settled::Wrong(problem)));
+                }
+                self.note_successor(source, output, target, live);
+                return Ok(Ok(Some(made(Some(&live.metadata), true))));
+            }
+            if let Err(held) = self
+                .write_target(target, work, output, live.as_deref(), &references)
+                .await?
+            {
+                return Ok(Err(held));
+            }
+        }
+        Err(Error::Changed("a target is not as it was written"))
+    }
+
+    /// The references to write; otherwise what they wait for.
+    async fn owners_of(
+        &self,
+        work: &InWork<'_>,
+        output: &Output,
+    ) -> Result<Result<Vec<OwnerReference>, Settled>, Error> {
+        let owners = Owners {
+            kinds: self.owner_kinds(),
+            successors: self,
+            lookup: work.lookup,
+        };
+        let from = work.source.metadata.namespace.as_deref();
+        let references = if output.extra { &[][..] } else { &output.owners };
+        let policy = self.migration.spec.references.missing_owner;
+        let rewritten = owners.rewritten(references, (from, output.namespace.as_deref()), policy);
+        Ok(match rewritten.await {
+            Outcome::Ready { references, .. } => Ok(references),
+            Outcome::WaitFor(_) => Err(Settled::Held(Problem::new(
+                reason::MISSING_OWNER,
+                "its owner is not copied yet",
+            ))),
+            Outcome::Held(faults) => match held_by::<()>(&faults)? {
+                Ok(()) => Ok(Vec::new()),
+                Err(problem) => Err(Settled::Held(problem)),
+            },
+        })
+    }
+
+    fn note_successor(&self, source: &DynamicObject, output: &Output, target: &Kind, live: &DynamicObject) {
+        if !output.extra {
+            self.note(&self.uids_of(source, output), target, &live.metadata);
+        }
+    }
+
+    /// Creates the target, or brings it up to date. One that was made from another object of the same name is made again.
+    async fn write_target(
+        &self,
+        target: &Kind,
+        work: &InWork<'_>,
+        output: &Output,
+        live: Option<&DynamicObject>,
+        references: &[OwnerReference],
+    ) -> Result<Result<(), Settled>, Error> {
+        let source = work.source;
+        if let Some(former) = live.filter(|live| !is_of(source, live)) {
+            let api: Api<PartialObjectMeta<DynamicObject>> =
+                Api::all_with(self.client.clone(), &target.resource);
+            self.forget_successors();
+            return match self.delete(&api, &former.metadata).await? {
+                Deleted::Gone => Ok(Ok(())),
+                Deleted::Going(_) => Err(Error::Changed("a target is still being deleted")),
+            };
+        }
+        let wanted = self.wanted(target, source, output, references);
+        let written = match live {
+            None => match self.create(target, &wanted).await? {
+                Ok(Some(created)) => created,
+                Ok(None) => return Ok(Ok(())), // somebody was faster: the next look says who
+                Err(problem) => return Ok(Err(Settled::Held(problem))),
+            },
+            Some(live) if Self::is_up_to_date(source, live) && has_owners(live, references) => live.clone(),
+            Some(live) => match self.update(target, live, &wanted, (source, output)).await? {
+                Ok(updated) => updated,
+                Err(problem) => return Ok(Err(Settled::Held(problem))),
+            },
+        };
+        if target.has_status
+            && let Some(status) = &output.status
+            && let Err(problem) = self.write_status(target, &written, source, status).await?
+        {
+            return Ok(Err(Settled::Held(problem)));
+        }
+        Ok(Ok(()))
+    }
+
+    /// Deletes a target that no source wants, if it is ours and nobody else has written to it.
+    pub(super) async fn withdraw(&self, target: &Kind, named: &Named) -> Result<Withdrawn, Error> {
+        let live = self.read(target, named.namespace.as_deref(), &named.name).await?;
+        let Some(live) = live.filter(|live| self.is_ours(live)) else {
+            return Ok(Withdrawn::Gone);
+        };
+        if written_by_others(&live.metadata) {
+            return Ok(Withdrawn::Edited);
+        }
+        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &target.resource);
+        self.forget_successors();
+        match self.delete(&api, &live.metadata).await {
+            Ok(Deleted::Gone) => Ok(Withdrawn::Gone),
+            Ok(Deleted::Going(_)) => Ok(Withdrawn::Going),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a target was made from this object, and not from another one of its name.
+fn is_of(source: &DynamicObject, live: &DynamicObject) -> bool {
+    let uid = source.metadata.uid.as_deref().unwrap_or_default();
+    source_uids(&live.metadata).any(|known| known == uid)
+}
+
+/// Whether a target has the status of its source, where that is written by itself.
+fn has_status_of(target: &Kind, live: &DynamicObject, source: &DynamicObject, output: &Output) -> bool {
+    match &output.status {
+        Some(status) if target.has_status => Mover::has_status_of(live, source, status),
+        _ => true,
+    }
+}
+
+/// The place and uid of what takes a source's place.
+fn successor(source: &InStep) -> Option<(Key, Key)> {
+    let mut targets = source.targets.iter();
+    let made = targets.find(|made| made.is_successor)?;
+    Some((made.place, made.uid))
+}

@@ -1,0 +1,119 @@
+//! The steps of the mode `SyncThenFreeze`: targets are kept in step while writers go on, and catch up under the freeze.
+
+use exuvia_api::{DatastoreMigrationSpec, datastore_condition as condition};
+use exuvia_write::conditions;
+
+use super::Engine;
+use crate::Error;
+use crate::copy::Kept;
+use crate::protocol::{Copied, Stage, Synced, Verified};
+
+impl Engine {
+    /// The follower is of use on the way to the commit only, and for the spec that it works by. Without one nothing is known
+    /// to be in step; and a freeze does not begin while much is left.
+    pub(super) fn look_at_follower(&mut self, stage: Stage) {
+        let spec = followed_spec(&self.migration.spec);
+        self.follower = self
+            .follower
+            .take()
+            .filter(|(followed, _)| stage == Stage::Moving && self.observed.wants.sync && *followed == spec);
+        if self.seen.synced != Synced::Yes {
+            return;
+        }
+        let is_frozen = self.observed.record.frozen_for.is_some();
+        let keeps_up = |follower: &crate::copy::Follower| is_frozen || !follower.is_far_behind();
+        if !self
+            .follower
+            .as_ref()
+            .is_some_and(|(_, follower)| keeps_up(follower))
+        {
+            self.seen.synced = Synced::No;
+        }
+    }
+
+    pub(super) async fn sync(&mut self) -> Result<(), Error> {
+        let spec = followed_spec(&self.migration.spec);
+        // While it is worked with it is not kept: if this is dropped in between, nothing is known.
+        let mut follower = match self.follower.take() {
+            Some((_, follower)) => follower,
+            None => self.work()?.mover.follow().await?,
+        };
+        let kept = self.work()?.mover.keep_in_step(&mut follower).await;
+        self.message = follower.waits_for();
+        self.follower = Some((spec, follower));
+        let kept = kept?;
+        self.found = self.work()?.mover.findings();
+        self.blockers.clone_from(&self.found.blockers);
+        self.seen.synced = match kept {
+            Kept::InStep => Synced::Yes,
+            Kept::Behind => Synced::No,
+            Kept::Conflicts => Synced::Conflicts,
+            Kept::Refused => Synced::Refused,
+            Kept::Wrong(why) => {
+                self.message = Some(why);
+                Synced::Failed
+            }
+            Kept::Lost => {
+                self.follower = None;
+                Synced::No
+            }
+        };
+        Ok(())
+    }
+
+    pub(super) async fn catch_up(&mut self) -> Result<(), Error> {
+        let Some((spec, mut follower)) = self.follower.take() else {
+            self.seen.synced = Synced::No;
+            return Ok(());
+        };
+        let kept = self.work()?.mover.catch_up(&mut follower).await;
+        self.follower = Some((spec, follower));
+        let kept = kept?;
+        self.found = self.work()?.mover.findings();
+        self.blockers.clone_from(&self.found.blockers);
+        match kept {
+            Kept::InStep => {
+                (self.seen.copied, self.seen.verified) = (Copied::Yes, Verified::Yes);
+                let progress = self.found.progress.clone();
+                // One write: writers are waiting.
+                self.record(|status, migration| {
+                    for (stage, message) in [
+                        (condition::COPIED, "every object has its target"),
+                        (
+                            condition::VERIFIED,
+                            "every source and every target was read again",
+                        ),
+                    ] {
+                        let condition = conditions::new(migration, stage, true, stage, message);
+                        conditions::set(&mut status.conditions, condition);
+                    }
+                    status.progress = Some(progress.clone());
+                })
+                .await?;
+            }
+            Kept::Behind => {}
+            Kept::Conflicts => self.seen.copied = Copied::Conflicts,
+            Kept::Refused => self.seen.copied = Copied::Refused,
+            Kept::Wrong(why) => {
+                self.message = Some(why);
+                self.seen.verified = Verified::Failed;
+            }
+            // Everything is copied and read again, as after a crash.
+            Kept::Lost => {
+                self.follower = None;
+                self.seen.synced = Synced::No;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parts of a spec that decide what becomes of objects. The others may change on the way.
+fn followed_spec(spec: &DatastoreMigrationSpec) -> DatastoreMigrationSpec {
+    DatastoreMigrationSpec {
+        mappings: spec.mappings.clone(),
+        references: spec.references.clone(),
+        conflicts: spec.conflicts.clone(),
+        ..DatastoreMigrationSpec::default()
+    }
+}
