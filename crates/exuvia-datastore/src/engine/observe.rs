@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use exuvia_api::{
     Blocker, DATASTORE_FINALIZER, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, FlagSide,
-    RETRY_ANNOTATION, datastore_condition as condition, parse_duration,
+    RETRY_ANNOTATION, SavedFlag, datastore_condition as condition, parse_duration,
 };
 use exuvia_write::ErrorClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -296,6 +296,11 @@ impl Engine {
             let saved = saved
                 .iter()
                 .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
+            // Before the commit there is nothing to freeze: the copy makes the object, as its source is.
+            let comes_with_copy = saved.is_some_and(SavedFlag::comes_with_copy);
+            if comes_with_copy && stage != Stage::After {
+                continue;
+            }
             let now = match read_flag(&self.client, flag).await {
                 Ok(now) => now,
                 // One that is gone holds nobody. On the way to the commit it is missing, which must not keep the rule about
@@ -313,7 +318,7 @@ impl Engine {
             };
             let before = Some(&saved.value).filter(|value| !value.is_null());
             flags.changed |= !is_frozen && now.value.as_ref() != before;
-            let held = is_frozen && before != Some(&flag.frozen) && now.uid == saved.uid;
+            let held = is_frozen && before != Some(&flag.frozen) && (now.uid == saved.uid || comes_with_copy);
             match flag.side {
                 FlagSide::Source => flags.source_held |= held,
                 FlagSide::Target => flags.target_held |= held,
@@ -399,7 +404,7 @@ pub(super) fn uid_of(observed: &route::Observed) -> &str {
     }
 }
 
-pub(super) fn is_gone(error: &crate::freeze::Error) -> bool {
+pub(crate) fn is_gone(error: &crate::freeze::Error) -> bool {
     matches!(error.class(), ErrorClass::Gone | ErrorClass::Missing)
 }
 
