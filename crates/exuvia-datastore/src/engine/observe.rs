@@ -293,6 +293,10 @@ impl Engine {
         let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
         let mut flags = Flags::default();
         for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
+            // After the commit a flag of the source stays frozen, and the clean-up may have deleted its kind.
+            if stage == Stage::After && flag.side == FlagSide::Source {
+                continue;
+            }
             let saved = saved
                 .iter()
                 .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));

@@ -210,7 +210,12 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     until("calico-node has rolled out", async || {
         engine.retry(&Hold::WaitingFor);
         assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::WaitingFor));
-        engine.message().unwrap().to_string().contains("calico-typha")
+        let message = engine.message().unwrap().to_string();
+        if message.contains("calico-typha") {
+            Ok(())
+        } else {
+            Err(message)
+        }
     })
     .await;
     set_group(&stage, &typha).await;
@@ -244,7 +249,9 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     follows(&stage, &owned).await;
 
     // The end: the old CRDs go, and nothing of the new side with them.
-    stage.edit(json!({"spec": {"cleanup": {"source": "DeleteCRDs"}}})).await;
+    stage
+        .edit(json!({"spec": {"cleanup": {"source": "DeleteCRDs"}}}))
+        .await;
     assert_eq!(stage.end().await, Ended::Done);
     assert_eq!(
         (source_crds(&stage).await, stage.policies(&migration).await),

@@ -64,17 +64,12 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Conflicts));
     let status = stage.read().await.status.unwrap();
     assert_eq!(status.phase, Some(DatastorePhase::WaitingForConflictResolution));
-    let named: Vec<_> = (status.conflicts.iter())
-        .map(|conflict| {
-            (
-                conflict.kind.as_str(),
-                conflict.name.as_str(),
-                conflict.field.as_str(),
-            )
-        })
-        .collect();
-    assert_eq!(named.len(), 1, "{named:?}");
-    assert_eq!((named[0].1, named[0].2), ("security", "spec.order"));
+    let conflicts = engine.found().conflicts;
+    assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+    assert_eq!(
+        (conflicts[0].name.as_str(), conflicts[0].field.as_str()),
+        ("security", "spec.order")
+    );
     assert_eq!(stage.policies(&migration).await, 0);
     assert_eq!(targets(group).await, 1, "only what was there before");
     is_as_before(&stage, group, &backend).await;
@@ -83,7 +78,9 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
     let source = object(&format!("crd.{group}/v1"), "Tier", "security");
     let equal = json!({"metadata": {"labels": {"written": null}}, "spec": {"order": 7}});
     stage.patch(&source, equal).await.unwrap();
-    stage.edit(json!({"metadata": {"annotations": {RETRY_ANNOTATION: "1"}}})).await;
+    stage
+        .edit(json!({"metadata": {"annotations": {RETRY_ANNOTATION: "1"}}}))
+        .await;
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     let progress = stage.read().await.status.unwrap().progress.unwrap();
     assert_eq!((progress.migrated, progress.skipped), (4, 1));
