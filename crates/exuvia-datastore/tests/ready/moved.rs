@@ -85,3 +85,33 @@ async fn gateway_api() {
     });
     is_held_by(&stage, &bad, "port").await;
 }
+
+/// After the commit it would be too late: nothing is undone then, and the migration would never be complete.
+#[tokio::test]
+async fn a_kind_to_rewrite_that_is_not_served_stops_the_move_before_it_begins() {
+    let mut ready = Move::read_in("gateway-api", "gateway.networking", "gateway.unserved");
+    ready.migration.metadata.name = Some("unserved".to_owned());
+    ready.objects.retain(|object| object["kind"] != "TLSRoute");
+    ready.expected.retain(|object| object["kind"] != "TLSRoute");
+    let is_missing = |crd: &Value| crd["spec"]["names"]["kind"] == "TLSRoute";
+    let missing: Vec<Value> = ready.crds.extract_if(.., |crd| is_missing(crd)).collect();
+    let stage = Stage::new(ready).await;
+    let migration = stage.start().await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let kinds: Vec<&str> = engine
+        .blockers()
+        .iter()
+        .map(|blocker| blocker.kind.as_str())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["TLSRoute.gateway.unserved.k8s.io"],
+        "{:?}",
+        engine.blockers()
+    );
+    assert_eq!(stage.policies(&migration).await, 0, "nothing is locked");
+    stage.install(&missing).await;
+    assert_eq!(stage.goes_on(&mut engine, Hold::Blocked).await, Ended::Done);
+    is_moved(&stage).await;
+}

@@ -67,7 +67,7 @@ impl Stage {
             client: control_plane().await.client().unwrap(),
             ready,
         };
-        stage.install_kinds().await;
+        stage.install(&stage.ready.crds).await;
         stage.install_namespaces().await;
         for object in &stage.ready.objects {
             stage.create(object).await;
@@ -75,13 +75,14 @@ impl Stage {
         stage
     }
 
-    async fn install_kinds(&self) {
+    /// Installs kinds, and waits until they are served.
+    pub(crate) async fn install(&self, kinds: &[Value]) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        for crd in &self.ready.crds {
+        for crd in kinds {
             let crd = serde_json::from_value(crd.clone()).unwrap();
             crds.create(&PostParams::default(), &crd).await.unwrap();
         }
-        for crd in &self.ready.crds {
+        for crd in kinds {
             let spec = &crd["spec"];
             let (group, version) = (text(&spec["group"]), text(&spec["versions"][0]["name"]));
             let (kind, plural) = (text(&spec["names"]["kind"]), text(&spec["names"]["plural"]));
