@@ -1,6 +1,7 @@
 //! Calico's whole move: its API server in front, nodes on which it rolls out, readers and writers all the time, and a kill.
 
 use exuvia_api::{DatastorePhase, SOURCE_UIDS_ANNOTATION};
+use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::{Ended, Machine};
 use exuvia_testenv::aggregated::{Aggregated, alias_uid};
@@ -73,8 +74,18 @@ async fn set_group(stage: &Stage, consumer: &Value) {
     stage.patch(consumer, patch).await.unwrap();
 }
 
-async fn is_ready(stage: &Stage, information: &Value) -> Value {
-    stage.get(information).await.data["spec"]["datastoreReady"].clone()
+/// `datastoreReady` in v1 and in v3.
+async fn ready_flags(stage: &Stage) -> [bool; 2] {
+    let mut flags = [false; 2];
+    let both = [
+        v1("ClusterInformation", "default"),
+        v3("ClusterInformation", "default"),
+    ];
+    for (flag, information) in flags.iter_mut().zip(&both) {
+        let spec = &stage.get(information).await.data["spec"];
+        *flag = spec["datastoreReady"].as_bool().unwrap();
+    }
+    flags
 }
 
 /// Objects that name moved ones: by the uid of the CRD, by the uid that the API server shows, and in the annotation.
@@ -128,6 +139,64 @@ async fn source_crds(stage: &Stage) -> usize {
     of_source.count()
 }
 
+/// What cannot be moved is named, and nothing is locked.
+async fn is_blocked_by(stage: &Stage, engine: &mut Engine, backend: &Aggregated, bad: &[Value; 2]) {
+    assert_eq!(stage.drive(engine).await, Ended::Held(Hold::Blocked));
+    let blockers = engine.blockers();
+    let named = blockers
+        .iter()
+        .map(|blocker| (blocker.reason.as_str(), blocker.name.as_str()));
+    let bad = bad
+        .iter()
+        .map(|object| ("Refused", text(&object["metadata"]["name"])));
+    assert!(named.eq(bad), "{blockers:?}");
+    let left = (
+        stage.policies(engine.migration()).await,
+        stage.clones(engine.migration()).await,
+    );
+    assert_eq!(left, (0, 0));
+    assert_eq!(
+        ready_flags(stage).await,
+        [true, true],
+        "the second one is the first, as the API server shows it"
+    );
+    assert!(backend.answers(&stage.client).await.unwrap());
+}
+
+/// After the commit one consumer after the other follows.
+async fn rolls_out(stage: &Stage, engine: &mut Engine, consumers: [&Value; 2]) {
+    let [node, typha] = consumers;
+    let message = engine.message().unwrap().to_string();
+    assert!(message.contains("calico-node"), "{message}");
+    set_group(stage, node).await;
+    until("calico-node has rolled out", async || {
+        engine.retry(&Hold::WaitingFor);
+        assert_eq!(stage.drive(engine).await, Ended::Held(Hold::WaitingFor));
+        let message = engine.message().unwrap().to_string();
+        let is_next = message.contains("calico-typha");
+        if is_next { Ok(()) } else { Err(message) }
+    })
+    .await;
+    set_group(stage, typha).await;
+    assert_eq!(stage.goes_on(engine, Hold::WaitingFor).await, Ended::Done);
+    assert_eq!(stage.phase().await, DatastorePhase::Complete);
+}
+
+/// Nobody who reads was turned away, and who writes only in the freezes; no acknowledged write is lost.
+async fn was_in_use(stage: &Stage, probes: Probes, freezes: usize) {
+    let (reads, writes) = probes.end().await;
+    for reader in &reads {
+        assert!(reader.failed.is_empty() && reader.answered > 0, "{reader:?}");
+    }
+    assert!(writes.failed.is_empty() && writes.acknowledged > 0, "{writes:?}");
+    assert_eq!(writes.pauses, freezes, "{writes:?}");
+    let written = v3("GlobalNetworkSet", "blocked");
+    let number = stage.get(&written).await.labels()["number"].clone();
+    assert_eq!(number, format!("n{}", writes.last));
+    let as_before = json!({"metadata": {"labels": {"number": null}}});
+    stage.patch(&written, as_before).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     let stage = Stage::new(Move::read("calico")).await;
@@ -138,29 +207,9 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     let typha = consumer(&stage, "Deployment", "calico-typha").await;
     let owned = dependents(&stage).await;
     let bad = refused(&stage).await;
-
-    // What cannot be moved is named, and nothing is locked.
     let migration = stage.start().await;
     let mut engine = stage.engine(&migration);
-    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
-    let named: Vec<(&str, &str)> = (engine.blockers().iter())
-        .map(|blocker| (blocker.reason.as_str(), blocker.name.as_str()))
-        .collect();
-    assert_eq!(
-        named,
-        [("Refused", "node.node-a"), ("Refused", "both")],
-        "{:?}",
-        engine.blockers()
-    );
-    assert_eq!(
-        (stage.policies(&migration).await, stage.clones(&migration).await),
-        (0, 0)
-    );
-    assert_eq!(
-        is_ready(&stage, &v1("ClusterInformation", "default")).await,
-        json!(true)
-    );
-    assert!(backend.answers(&stage.client).await.unwrap());
+    is_blocked_by(&stage, &mut engine, &backend, &bad).await;
     for object in &bad {
         stage.delete(object).await;
     }
@@ -172,79 +221,23 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     ];
     let read = read.iter().map(|object| stage.api(object)).collect();
     let probes = Probes::start(read, stage.api(&v3("GlobalNetworkSet", "")), "blocked");
-
     // Killed with everything copied: what only that process knew is lost, so it is undone and done again.
     engine.retry(&Hold::Blocked);
     up_to(&mut engine, Step::Verify).await;
     assert!(!backend.answers(&stage.client).await.unwrap());
-    for api_version in [
-        v1("ClusterInformation", "default"),
-        v3("ClusterInformation", "default"),
-    ] {
-        assert_eq!(
-            is_ready(&stage, &api_version).await,
-            json!(false),
-            "on both sides"
-        );
-    }
+    assert_eq!(ready_flags(&stage).await, [false, false]);
     drop(engine);
     let mut engine = stage.engine(&migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::WaitingFor));
 
-    // The commit is made: the new side is ready, the old one stays locked, and one consumer after the other follows.
     assert_eq!(stage.phase().await, DatastorePhase::Converged);
     assert_eq!(
-        is_ready(&stage, &v3("ClusterInformation", "default")).await,
-        json!(true)
+        ready_flags(&stage).await,
+        [false, true],
+        "the old side stays locked"
     );
-    assert_eq!(
-        is_ready(&stage, &v1("ClusterInformation", "default")).await,
-        json!(false)
-    );
-    let waits_for = |engine: &exuvia_datastore::Engine, name: &str| {
-        let message = engine.message().unwrap().to_string();
-        assert!(message.contains(name), "{message}");
-    };
-    waits_for(&engine, "calico-node");
-    set_group(&stage, &node).await;
-    until("calico-node has rolled out", async || {
-        engine.retry(&Hold::WaitingFor);
-        assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::WaitingFor));
-        let message = engine.message().unwrap().to_string();
-        if message.contains("calico-typha") {
-            Ok(())
-        } else {
-            Err(message)
-        }
-    })
-    .await;
-    set_group(&stage, &typha).await;
-    assert_eq!(stage.goes_on(&mut engine, Hold::WaitingFor).await, Ended::Done);
-    assert_eq!(stage.phase().await, DatastorePhase::Complete);
-
-    let (reads, writes) = probes.end().await;
-    for reader in &reads {
-        assert!(reader.failed.is_empty() && reader.answered > 0, "{reader:?}");
-    }
-    assert!(writes.failed.is_empty(), "{writes:?}");
-    assert_eq!(
-        writes.pauses, 2,
-        "refused in each of the two freezes, and nowhere else: {writes:?}"
-    );
-    let set = stage.get(&v3("GlobalNetworkSet", "blocked")).await;
-    assert_eq!(
-        set.labels()["number"],
-        format!("n{}", writes.last),
-        "no acknowledged write is lost"
-    );
-
-    stage
-        .patch(
-            &v3("GlobalNetworkSet", "blocked"),
-            json!({"metadata": {"labels": {"number": null}}}),
-        )
-        .await
-        .unwrap();
+    rolls_out(&stage, &mut engine, [&node, &typha]).await;
+    was_in_use(&stage, probes, 2).await;
     stage.assert_expected(&DEFAULTS).await;
     follows(&stage, &owned).await;
 
@@ -253,20 +246,18 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
         .edit(json!({"spec": {"cleanup": {"source": "DeleteCRDs"}}}))
         .await;
     assert_eq!(stage.end().await, Ended::Done);
-    assert_eq!(
-        (source_crds(&stage).await, stage.policies(&migration).await),
-        (0, 0)
-    );
+    let left = (source_crds(&stage).await, stage.policies(&migration).await);
+    assert_eq!(left, (0, 0));
     stage.assert_expected(&DEFAULTS).await;
     follows(&stage, &owned).await;
     assert!(!backend.answers(&stage.client).await.unwrap());
 }
 
 /// Dependents name the new owner, and only that.
-async fn follows(stage: &Stage, owned: &[Value; 3]) {
+async fn follows(stage: &Stage, dependents: &[Value; 3]) {
     let owner = stage.get(&v3("GlobalNetworkSet", "blocked")).await;
     assert!(owner.annotations().contains_key(SOURCE_UIDS_ANNOTATION));
-    for object in owned {
+    for object in dependents {
         let references = stage.get(object).await.metadata.owner_references.unwrap();
         let uids: Vec<&str> = references
             .iter()

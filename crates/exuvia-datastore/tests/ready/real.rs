@@ -41,8 +41,9 @@ async fn the_manifest_moves_objects_between_the_real_crds() {
         .crds
         .retain(|document| document["kind"] == "CustomResourceDefinition");
     assert_eq!(ready.crds.len(), 44, "both groups");
-    let wait_for = &mut ready.migration.spec.cutover.wait_for;
-    wait_for.iter_mut().for_each(|wait| wait.optional = true);
+    for wait in &mut ready.migration.spec.cutover.wait_for {
+        wait.optional = true;
+    }
     let stage = Stage::new(ready).await;
     let backend = api_server(&stage, "projectcalico.org").await;
 

@@ -182,7 +182,7 @@ impl Stage {
     /// Creates the migration, as the manifest has it but for the drain: nothing but the tests writes here.
     pub(crate) async fn start(&self) -> DatastoreMigration {
         let mut migration = self.ready.migration.clone();
-        migration.spec.freeze.drain = "1s".to_owned();
+        "1s".clone_into(&mut migration.spec.freeze.drain);
         self.migrations()
             .create(&PostParams::default(), &migration)
             .await
