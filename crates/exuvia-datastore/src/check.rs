@@ -1,17 +1,20 @@
 //! Looks whether a spec can be carried out here: kinds, other migrations, policies, rights. Nothing is written.
 
 use exuvia_api::{
-    Blocker, DatastoreMigration, DatastorePhase, Phase, StorageMigration, datastore_reason as reason,
+    Blocker, DatastoreMigration, DatastoreMigrationSpec, DatastorePhase, Flag, FlagSide, Mapping, Phase,
+    RewriteScope, StorageMigration, datastore_reason as reason,
 };
 use exuvia_runtime::servers::ApiServers;
 use exuvia_sweep::{Control, Pages};
 use exuvia_write::{Redacted, Writer};
+use kube::api::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
-use crate::engine::Work;
+use crate::engine::{Work, is_gone};
 use crate::freeze::read_flag;
 use crate::kinds::Kinds;
+use crate::waits::find;
 use crate::{rights, versions};
 
 /// What stands in the way; and, if nothing does, what works on the spec.
@@ -37,8 +40,45 @@ pub(crate) async fn check(
         ));
     }
     blockers.extend(rights::missing(client, migration, &work.mover.kinds).await?);
+    for rule in &migration.spec.references.rewrite {
+        let RewriteScope {
+            group, version, kind, ..
+        } = &rule.within;
+        // After the commit it would be too late to say so.
+        if find(client, &GroupVersionKind::gvk(group, version, kind))
+            .await?
+            .is_none()
+        {
+            blockers.push(Blocker {
+                kind: format!("{kind}.{group}"),
+                ..blocker(
+                    reason::NOT_SERVED,
+                    &format!(
+                        "references.rewrite names this kind, which is not served at {version}: install it, or leave the rule out"
+                    ),
+                )
+            });
+        }
+    }
     for flag in &migration.spec.freeze.flags {
+        let is_hidden = !migration.spec.cutover.api_service.is_empty();
+        if is_hidden && is_on_target(flag, &migration.spec) && flag.thawed.is_null() {
+            blockers.push(Blocker {
+                kind: flag.kind.clone(),
+                namespace: flag.namespace.clone(),
+                name: flag.name.clone(),
+                ..blocker(
+                    reason::INVALID_SPEC,
+                    "a flag of a target has no value from before: expected its value after the commit in `thawed`",
+                )
+            });
+            continue;
+        }
         if let Err(error) = read_flag(client, flag).await {
+            // The copy makes it, and the commit gives it its value.
+            if is_on_target(flag, &migration.spec) && is_gone(&error) && !flag.thawed.is_null() {
+                continue;
+            }
             blockers.push(Blocker {
                 kind: flag.kind.clone(),
                 namespace: flag.namespace.clone(),
@@ -52,6 +92,16 @@ pub(crate) async fn check(
         blockers.extend(versions::hidden_content(client, &work.mover).await?);
     }
     Ok((blockers, Some(work)))
+}
+
+/// Whether a flag is on an object of a target kind: the copy may be what makes that object, with the value of its source.
+pub(crate) fn is_on_target(flag: &Flag, spec: &DatastoreMigrationSpec) -> bool {
+    let makes = |mapping: &Mapping| {
+        let to = &mapping.to;
+        to.group == flag.group
+            && (to.kind == flag.kind || (to.kind.is_empty() && mapping.from.kinds.contains(&flag.kind)))
+    };
+    flag.side == FlagSide::Target && spec.mappings.iter().any(makes)
 }
 
 fn blocker(reason: &str, message: &str) -> Blocker {

@@ -80,7 +80,9 @@ async fn why_not(
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     let who = redacted!("{} {} {}", Name(&wait.kind), Name(namespace), Name(name));
-    let value = serde_json::to_value(object).unwrap_or_default();
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    // Lists of built-in kinds leave it out of their items, and a roll-out is not the same for every kind.
+    value["kind"] = wait.kind.as_str().into();
     if wait.rollout
         && let Some(why) = rollout_lacks(&value)
     {

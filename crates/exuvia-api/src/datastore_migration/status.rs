@@ -166,6 +166,13 @@ pub struct SavedFlag {
     pub value: Value,
 }
 
+impl SavedFlag {
+    /// Whether the flag is on a target that the copy makes: no uid is known, nothing is frozen before, and nothing is restored.
+    pub fn comes_with_copy(&self) -> bool {
+        self.uid.is_empty()
+    }
+}
+
 /// How many objects of which kinds are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

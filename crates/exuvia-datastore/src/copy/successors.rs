@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DynamicObject, ObjectMeta};
 
 use super::Mover;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, MovedKind};
 use crate::mapping::Output;
 use crate::owners::{Fate, Successor, Successors, source_uids};
 
@@ -105,6 +105,39 @@ impl Mover {
             .find(|kind| is_named(kind, reference))
     }
 
+    /// The target kind that a reference names.
+    fn target_kind(&self, reference: &OwnerReference) -> Option<&Kind> {
+        let mut targets = self.kinds.targets().into_iter();
+        targets.find(|kind| is_named(kind, reference))
+    }
+
+    /// Whether the reference names a target by the uid that an aggregated API server shows.
+    fn is_alias(&self, kind: &Kind, reference: &OwnerReference, namespace: Option<&str>) -> bool {
+        let namespace = namespace.map(str::to_owned).filter(|_| kind.namespaced);
+        let key = (reference.kind.clone(), namespace, reference.name.clone());
+        self.aliases.get(&key) == Some(&reference.uid)
+    }
+
+    /// Whether the reference names a target by the uid of its source: an annotation that holds an object's metadata has its
+    /// owners as the other API calls them, and as they are stored. Only a source of the same name is found.
+    async fn is_source_uid(
+        &self,
+        kind: &Kind,
+        reference: &OwnerReference,
+        namespace: Option<&str>,
+    ) -> Result<bool, Redacted> {
+        let becoming_it = |moved: &&MovedKind| !moved.extra && moved.target.name() == kind.name();
+        for moved in self.kinds.moved.iter().filter(becoming_it) {
+            if let Becomes::One(output) = self.becomes(&moved.source, reference, namespace).await?
+                && output.kind == reference.kind
+                && output.name == reference.name
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The reference names a source.
     async fn fate_of_source(
         &self,
@@ -142,9 +175,8 @@ impl Mover {
                 _ => Fate::NotMoved,
             });
         }
-        let namespace = namespace.map(str::to_owned).filter(|_| kind.namespaced);
-        let key = (reference.kind.clone(), namespace, reference.name.clone());
-        let expected = self.aliases.get(&key) == Some(&reference.uid);
+        let expected = self.is_alias(kind, reference, namespace)
+            || self.is_source_uid(kind, reference, namespace).await?;
         Ok(if expected { Fate::NotYet } else { Fate::NotMoved })
     }
 }
@@ -156,12 +188,7 @@ impl Successors for Mover {
         }
         let fate = if let Some(kind) = self.source_kind(reference) {
             self.fate_of_source(kind, reference, namespace).await?
-        } else if let Some(kind) = self
-            .kinds
-            .targets()
-            .into_iter()
-            .find(|kind| is_named(kind, reference))
-        {
+        } else if let Some(kind) = self.target_kind(reference) {
             self.fate_of_alias(kind, reference, namespace).await?
         } else {
             Fate::NotMoved
@@ -190,7 +217,7 @@ pub(super) struct Planned<'a>(pub(super) &'a Mover);
 impl Successors for Planned<'_> {
     async fn fate(&self, reference: &OwnerReference, namespace: Option<&str>) -> Result<Fate, Redacted> {
         let Some(kind) = self.0.source_kind(reference) else {
-            return Ok(Fate::NotMoved);
+            return self.fate_of_target(reference, namespace).await;
         };
         let output = match self.0.becomes(kind, reference, namespace).await? {
             Becomes::One(output) => output,
@@ -204,5 +231,31 @@ impl Successors for Planned<'_> {
             namespace: output.namespace,
             uid: String::new(),
         }))
+    }
+}
+
+impl Planned<'_> {
+    /// The reference names a target, which need not exist yet.
+    async fn fate_of_target(
+        &self,
+        reference: &OwnerReference,
+        namespace: Option<&str>,
+    ) -> Result<Fate, Redacted> {
+        let Some(kind) = self.0.target_kind(reference) else {
+            return Ok(Fate::NotMoved);
+        };
+        let is_moved = self.0.is_alias(kind, reference, namespace)
+            || self.0.is_source_uid(kind, reference, namespace).await?;
+        Ok(if is_moved {
+            Fate::Moved(Successor {
+                api_version: kind.resource.api_version.clone(),
+                kind: kind.resource.kind.clone(),
+                name: reference.name.clone(),
+                namespace: namespace.map(str::to_owned).filter(|_| kind.namespaced),
+                uid: String::new(),
+            })
+        } else {
+            Fate::NotMoved
+        })
     }
 }

@@ -9,7 +9,7 @@ use super::Engine;
 use super::observe::{is_gone, uid_of};
 use crate::Error;
 use crate::copy::TakenBack;
-use crate::freeze::{FlagGoal, Form, RetiredFlag, leave_flag, restore_flag};
+use crate::freeze::{FlagGoal, Form, RetiredFlag, leave_flag, restore_flag, thaw_flag};
 use crate::owners::Dependents;
 use crate::protocol::{Seen, Waits, cleanup};
 use crate::{references, source, waits};
@@ -42,7 +42,16 @@ impl Engine {
                 .ok()
                 .and_then(|index| self.migration.spec.freeze.flags.get(index));
             if let Some(flag) = flag.filter(|flag| which(flag.side)) {
-                match restore_flag(&self.client, &self.writer, flag, saved, goal).await {
+                let restored = if saved.comes_with_copy() {
+                    // An undo deletes the copy.
+                    if goal == FlagGoal::Undo {
+                        continue;
+                    }
+                    thaw_flag(&self.client, &self.writer, flag).await
+                } else {
+                    restore_flag(&self.client, &self.writer, flag, saved, goal).await
+                };
+                match restored {
                     // An object that is gone holds nobody.
                     Err(error) if is_gone(&error) => {}
                     restored => drop(restored?),

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use exuvia_write::{Name, Redacted, redacted};
 
-use super::Engine;
+use super::{Engine, is_gone};
 use crate::Error;
-use crate::freeze::{Drain, Drained as DrainState, Form, freeze_flag, read_flag, save_flag};
+use crate::check::is_on_target;
+use crate::freeze::{Drain, Drained as DrainState, FlagNow, Form, freeze_flag, read_flag, save_flag};
 use crate::protocol::{Denies, Drained, Stage};
 
 /// Between two looks at API servers that do not refuse yet: each learns of a policy within about a second (PITFALLS D10).
@@ -26,7 +27,17 @@ impl Engine {
         let before = self.migration.status.clone().unwrap_or_default().saved.flags;
         let mut saved = Vec::new();
         for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
-            let now = read_flag(&self.client, flag).await?;
+            let now = match read_flag(&self.client, flag).await {
+                // Behind the APIService it is the backend's object, which the switch takes along.
+                Ok(now) if !self.observed.wants.route || !is_on_target(flag, &self.migration.spec) => now,
+                Err(error) if !is_gone(&error) || !is_on_target(flag, &self.migration.spec) => {
+                    return Err(error.into());
+                }
+                Ok(_) | Err(_) => FlagNow {
+                    uid: String::new(),
+                    value: None,
+                },
+            };
             let known = before
                 .iter()
                 .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
@@ -46,6 +57,9 @@ impl Engine {
         (self.flags_set_at, self.seen.drained) = (None, Drained::NotYet);
         let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
         for (flag, saved) in self.migration.spec.freeze.flags.iter().zip(&saved) {
+            if saved.comes_with_copy() {
+                continue;
+            }
             freeze_flag(&self.client, &self.writer, flag, saved).await?;
         }
         self.flags_set_at = Some(Instant::now());

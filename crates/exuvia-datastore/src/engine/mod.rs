@@ -26,6 +26,7 @@ use kube::{Api, Client, Config};
 
 #[cfg(feature = "controller")]
 pub(crate) use self::awaited::Awaited;
+pub(crate) use self::observe::is_gone;
 pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::{Findings, Follower};

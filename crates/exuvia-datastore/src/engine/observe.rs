@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use exuvia_api::{
     Blocker, DATASTORE_FINALIZER, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, FlagSide,
-    MigrationMode, RETRY_ANNOTATION, StatusCopy, datastore_condition as condition, datastore_reason as reason,
-    parse_duration,
+    MigrationMode, RETRY_ANNOTATION, SavedFlag, StatusCopy, datastore_condition as condition,
+    datastore_reason as reason, parse_duration,
 };
 use exuvia_write::ErrorClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -366,9 +366,18 @@ impl Engine {
         let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
         let mut flags = Flags::default();
         for (index, flag) in self.migration.spec.freeze.flags.iter().enumerate() {
+            // After the commit a flag of the source stays frozen, and the clean-up may have deleted its kind.
+            if stage == Stage::After && flag.side == FlagSide::Source {
+                continue;
+            }
             let saved = saved
                 .iter()
                 .find(|saved| usize::try_from(saved.index).is_ok_and(|at| at == index));
+            // Before the commit there is nothing to freeze: the copy makes the object, as its source is.
+            let comes_with_copy = saved.is_some_and(SavedFlag::comes_with_copy);
+            if comes_with_copy && stage != Stage::After {
+                continue;
+            }
             let now = match read_flag(&self.client, flag).await {
                 Ok(now) => now,
                 // One that is gone holds nobody. On the way to the commit it is missing, which must not keep the rule about
@@ -386,7 +395,7 @@ impl Engine {
             };
             let before = Some(&saved.value).filter(|value| !value.is_null());
             flags.changed |= !is_frozen && now.value.as_ref() != before;
-            let held = is_frozen && before != Some(&flag.frozen) && now.uid == saved.uid;
+            let held = is_frozen && before != Some(&flag.frozen) && (now.uid == saved.uid || comes_with_copy);
             match flag.side {
                 FlagSide::Source => flags.source_held |= held,
                 FlagSide::Target => flags.target_held |= held,
@@ -472,7 +481,7 @@ pub(super) fn uid_of(observed: &route::Observed) -> &str {
     }
 }
 
-pub(super) fn is_gone(error: &crate::freeze::Error) -> bool {
+pub(crate) fn is_gone(error: &crate::freeze::Error) -> bool {
     matches!(error.class(), ErrorClass::Gone | ErrorClass::Missing)
 }
 

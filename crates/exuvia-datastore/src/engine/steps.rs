@@ -269,7 +269,11 @@ impl Engine {
                 return Ok(());
             }
         }
-        for flag in &self.migration.spec.freeze.flags {
+        let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
+        for (flag, saved) in self.migration.spec.freeze.flags.iter().zip(&saved) {
+            if saved.comes_with_copy() {
+                continue; // the target guard keeps it as it was copied
+            }
             if read_flag(&self.client, flag).await?.value.as_ref() != Some(&flag.frozen) {
                 return Ok(()); // the next look decides what that means
             }

@@ -147,6 +147,16 @@ pub async fn restore_flag(
     Ok(restored)
 }
 
+/// Gives a flag whose object came with the copy its thawed value, if it is frozen.
+pub async fn thaw_flag(client: &Client, writer: &Writer, flag: &Flag) -> Result<Restored, Error> {
+    let now = read_flag(client, flag).await?;
+    let saved = SavedFlag {
+        uid: now.uid,
+        ..SavedFlag::default()
+    };
+    restore_flag(client, writer, flag, &saved, FlagGoal::Thaw).await
+}
+
 /// Leaves a flag as it is, frozen, and notes on its object what it was: where no policy could say it.
 pub async fn leave_flag(
     client: &Client,

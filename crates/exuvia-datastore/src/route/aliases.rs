@@ -1,6 +1,7 @@
 //! Under which uids the backend shows its objects: owner references may name them, and after the switch nobody knows them.
 
 use exuvia_sweep::{Identity, ListError, Pages};
+use exuvia_write::RetryPolicy;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 
@@ -40,7 +41,9 @@ impl Route {
             };
             match walk(Pages::of(&api).metadata(), &mut told).await {
                 // A server need not know lists of metadata.
-                Err(error) if is_not_acceptable(&error) => walk(Pages::of(&api), &mut told).await?,
+                Err(error) if has_code(&error, 406) => walk(Pages::of(&api), &mut told).await?,
+                // Nor all kinds of its group: it shows no object of this one under another uid.
+                Err(error) if has_code(&error, 404) && !self.is_shown(kind).await? => {}
                 walked => walked?,
             }
         }
@@ -51,6 +54,14 @@ impl Route {
                 name: self.name.clone(),
             })
         }
+    }
+
+    /// Whether the backend says that it serves this kind.
+    async fn is_shown(&self, kind: &ApiResource) -> Result<bool, Error> {
+        let read = || self.client.list_api_group_resources(&kind.api_version);
+        let shown = RetryPolicy::default().read(read).await;
+        let shown = shown.map_err(Error::reading(&kind.api_version))?;
+        Ok(shown.resources.iter().any(|shown| shown.name == kind.plural))
     }
 
     /// The uid of the `APIService`, if it has a backend.
@@ -73,6 +84,6 @@ async fn walk(mut pages: Pages, told: &mut impl FnMut(Identity)) -> Result<(), L
     Ok(())
 }
 
-fn is_not_acceptable(error: &ListError) -> bool {
-    matches!(error.source.as_ref(), kube::Error::Api(status) if status.code == 406)
+fn has_code(error: &ListError, code: u16) -> bool {
+    matches!(error.source.as_ref(), kube::Error::Api(status) if status.code == code)
 }

@@ -256,3 +256,18 @@ fn the_example_is_valid() {
     assert_eq!(code, Some(0));
     assert!(printed.contains("  size: 8 # in cells\n"), "{printed}");
 }
+
+/// Those that people take as they are. Notes name what only the source has; faults there are none.
+#[test]
+fn the_ready_manifests_are_valid_with_the_crds_of_their_fixtures() {
+    let all = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+    for name in ["calico", "cert-manager", "gateway-api", "traefik"] {
+        let line = "datastore validate -f migration.yaml --crds fixtures";
+        let (code, printed, said) = offline(&all.join(name), line);
+        assert_eq!(
+            (code, printed.as_str()),
+            (Some(0), "1 DatastoreMigration: valid\n"),
+            "{name}: {said}"
+        );
+    }
+}

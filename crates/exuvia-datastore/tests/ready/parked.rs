@@ -1,0 +1,125 @@
+//! Calico's move that does not come to its end: a conflict, and an abort at every step. With a few kinds, in groups of their own.
+
+use exuvia_api::{DatastorePhase, RETRY_ANNOTATION};
+use exuvia_datastore::protocol::{Hold, Step};
+use exuvia_runtime::machine::Ended;
+use exuvia_testenv::aggregated::Aggregated;
+use exuvia_testenv::until;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::calico::{api_server, can_write};
+use crate::fixtures::Move;
+use crate::stage::{Stage, control_plane, up_to};
+
+const KINDS: [&str; 3] = ["Tier", "GlobalNetworkPolicy", "ClusterInformation"];
+
+/// Some kinds of Calico in groups of their own. Nothing rolls out here.
+fn some_of_calico(group: &str) -> Move {
+    let mut ready = Move::read_in("calico", "projectcalico.org", group).only(&KINDS);
+    ready.migration.spec.cutover.wait_for.clear();
+    ready.migration.metadata.name = Some(group.replace('.', "-"));
+    ready
+}
+
+fn object(api_version: &str, kind: &str, name: &str) -> Value {
+    json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
+}
+
+/// The cluster is as if there had never been a migration.
+async fn is_as_before(stage: &Stage, group: &str, backend: &Aggregated) {
+    let stored = format!("crd.{group}/v1");
+    let information = stage.get(&object(&stored, "ClusterInformation", "default")).await;
+    assert_eq!(information.data["spec"]["datastoreReady"], true);
+    assert!(backend.answers(&stage.client).await.unwrap());
+    for api_version in [&stored, &format!("{group}/v3")] {
+        let tier = object(api_version, "Tier", "security");
+        // An API server lets go about a second after a policy is gone (PITFALLS D10).
+        until("it can be written again", async || can_write(stage, &tier).await).await;
+    }
+}
+
+/// How many objects are stored in the target group, whatever hides them.
+async fn targets(group: &str) -> usize {
+    let mut count = 0;
+    for plural in ["tiers", "globalnetworkpolicies", "clusterinformations"] {
+        let stored = control_plane().await.stored(group, plural);
+        count += stored.all().await.unwrap().len();
+    }
+    count
+}
+
+/// Behind the API server nobody sees it before the switch.
+#[tokio::test]
+async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
+    let group = "projectcalico.parked";
+    let stage = Stage::new(some_of_calico(group)).await;
+    let mut tier = object(&format!("{group}/v3"), "Tier", "security");
+    tier["spec"] = json!({"order": 7, "defaultAction": "Pass"});
+    stage.create(&tier).await;
+    let backend = api_server(&stage, group).await;
+
+    let migration = stage.start().await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Conflicts));
+    let status = stage.read().await.status.unwrap();
+    assert_eq!(status.phase, Some(DatastorePhase::WaitingForConflictResolution));
+    let conflicts = engine.found().conflicts;
+    assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+    assert_eq!(
+        (conflicts[0].name.as_str(), conflicts[0].field.as_str()),
+        ("security", "spec.order")
+    );
+    assert_eq!(stage.policies(&migration).await, 0);
+    assert_eq!(targets(group).await, 1, "only what was there before");
+    is_as_before(&stage, group, &backend).await;
+
+    // The source is made equal, and somebody asks for another attempt.
+    let source = object(&format!("crd.{group}/v1"), "Tier", "security");
+    let equal = json!({"metadata": {"labels": {"written": null}}, "spec": {"order": 7}});
+    stage.patch(&source, equal).await.unwrap();
+    stage
+        .edit(json!({"metadata": {"annotations": {RETRY_ANNOTATION: "1"}}}))
+        .await;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    let progress = stage.read().await.status.unwrap().progress.unwrap();
+    assert_eq!((progress.migrated, progress.skipped), (4, 1));
+    let information = object(&format!("{group}/v3"), "ClusterInformation", "default");
+    assert_eq!(stage.get(&information).await.data["spec"]["datastoreReady"], true);
+}
+
+#[tokio::test]
+async fn an_abort_at_any_step_leaves_calico_as_it_was() {
+    let group = "projectcalico.aborted";
+    let stage = Stage::new(some_of_calico(group)).await;
+    let backend = api_server(&stage, group).await;
+    for step in [
+        Step::Try,
+        Step::SetFlags,
+        Step::RecordFrozen,
+        Step::AwaitRoute,
+        Step::Copy,
+        Step::Commit,
+    ] {
+        let migration = stage.start().await;
+        let mut engine = stage.engine(&migration);
+        up_to(&mut engine, step).await;
+        stage
+            .migrations()
+            .delete(stage.name(), &DeleteParams::default())
+            .await
+            .unwrap();
+        assert_eq!(stage.drive(&mut engine).await, Ended::Done, "{step:?}");
+        assert!(
+            stage.migrations().get_opt(stage.name()).await.unwrap().is_none(),
+            "{step:?}"
+        );
+        let left = (
+            stage.policies(&migration).await,
+            stage.clones(&migration).await,
+            targets(group).await,
+        );
+        assert_eq!(left, (0, 0, 0), "{step:?}");
+        is_as_before(&stage, group, &backend).await;
+    }
+}
