@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use exuvia_api::{Blocker, ConflictPolicy, ConflictStatus, DatastoreMigration, DatastorePhase};
+use exuvia_datastore::Error;
 use exuvia_datastore::copy::{Findings, Mover};
 use exuvia_datastore::mapping::Mappings;
 use exuvia_datastore::plan::{Look, obstacles};
-use exuvia_datastore::Error;
 use exuvia_runtime::servers::ApiServers;
 use exuvia_storage::counted;
 use exuvia_sweep::Control;
