@@ -58,6 +58,7 @@ async fn without_policies_flags_are_the_freeze_and_no_right_to_policies_is_neede
         {"apiGroups": [stage.old.group(), stage.new.group()], "resources": ["*"], "verbs": ["*"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"], "resourceNames": ["switch"]},
+        {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]},
     ]);
     let us = control_plane().await.user_with_rules("flags-only", &rules).await;
     let client = us.unwrap().client().unwrap();

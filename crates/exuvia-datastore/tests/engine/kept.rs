@@ -65,7 +65,7 @@ async fn cannot_be_deleted(stage: &Stage, name: &str) {
 
 #[tokio::test]
 async fn copies_that_somebody_keeps_do_not_keep_writers_of_the_source_away() {
-    let stage = Stage::new("kept", 2).await;
+    let stage = Stage::new("keptcopies", 2).await;
     let other = stage.create(&stage.new, "other", json!({"size": 9})).await;
     let migration = stage.migration(stage.spec()).await;
     let mut engine = stage.engine(&migration);
@@ -89,7 +89,7 @@ async fn copies_that_somebody_keeps_do_not_keep_writers_of_the_source_away() {
     let blockers = engine.blockers();
     assert_eq!(blockers.len(), 2, "{blockers:?}");
     assert_eq!(blockers[0].reason, reason::COPIES_LEFT);
-    assert!(blockers[0].message.contains("kept-somebody"), "{blockers:?}");
+    assert!(blockers[0].message.contains("keptcopies-somebody"), "{blockers:?}");
     // Another process knows it, too, and it ends when they can be deleted.
     let mut engine = stage.engine(&stage.read().await);
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::CopiesLeft));
