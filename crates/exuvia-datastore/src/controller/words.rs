@@ -162,6 +162,7 @@ impl<'a> Known<'a> {
             Hold::Blocked if self.is_checked => StepKind::Trying.as_str(),
             Hold::Blocked => StepKind::Checking.as_str(),
             Hold::Conflicts => StepKind::Trying.as_str(),
+            Hold::BeforeCutover if self.status().frozen_at.is_none() => StepKind::Syncing.as_str(),
             Hold::BeforeCutover => VERIFIED,
             Hold::WaitingFor => StepKind::Waiting.as_str(),
             Hold::CleanupBlocked => StepKind::CleaningUp.as_str(),

@@ -53,7 +53,7 @@ impl Mover {
     /// Not everything could be looked at. What was done is known, and the next turn goes on from there.
     pub(crate) async fn keep_in_step(&self, follower: &mut Follower) -> Result<Kept, Error> {
         let until = Instant::now() + TURN;
-        follower.listed().await?;
+        self.unless_cancelled(follower.listed()).await?;
         if !follower.is_copied {
             let found = self.copy_all().await?;
             if found.progress.conflicts > 0 {
@@ -75,7 +75,7 @@ impl Mover {
             }
             if follower.has_small_lag() {
                 // Once before the freeze: what a watch was slow to tell is copied while nobody is refused.
-                if !follower.reach_now().await? {
+                if !self.unless_cancelled(follower.reach_now()).await? {
                     return Ok(Kept::Lost);
                 }
                 let kept = self.keep_up(follower).await?;
@@ -88,6 +88,15 @@ impl Mover {
             }
         }
         Ok(Kept::Behind)
+    }
+
+    /// Nobody waits for watches when the process is to end.
+    async fn unless_cancelled<T>(&self, wait: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            () = self.control.cancelled() => Err(Error::Changed("it was cancelled")),
+            came = wait => came,
+        }
     }
 
     /// One round while writers go on.
@@ -206,7 +215,7 @@ impl Mover {
     /// Not everything could be looked at.
     pub(crate) async fn catch_up(&self, follower: &mut Follower) -> Result<Kept, Error> {
         let richer = versions::richer(&self.client, &follower.followed.sources).await?;
-        if richer != follower.followed.richer || !follower.reach_now().await? {
+        if richer != follower.followed.richer || !self.unless_cancelled(follower.reach_now()).await? {
             return Ok(Kept::Lost);
         }
         for _ in 0..MOST_LAST_ROUNDS {

@@ -62,6 +62,31 @@ async fn twenty_objects_move_and_everybody_can_see_it() {
 }
 
 #[tokio::test]
+async fn objects_are_copied_while_writers_go_on_until_somebody_says_go() {
+    let stage = Stage::new("synced", 5).await;
+    let mut spec = stage.spec();
+    spec["mode"] = json!("SyncThenFreeze");
+    spec["cutover"] = json!({"hold": true});
+    stage.migrate(spec).await;
+    let status = stage
+        .status_when("it is in step", |status| status.message.contains("cutover.hold"))
+        .await;
+    assert_eq!(status.step, "Syncing");
+    assert!(status.frozen_at.is_none(), "{status:?}");
+    assert_eq!(stage.names(&stage.new).await, stage.names(&stage.old).await);
+    stage.create(&stage.old, "late", "blue").await;
+    stage.change(json!({"spec": {"cutover": {"hold": false}}})).await;
+    let status = stage.in_phase(DatastorePhase::Complete).await;
+    assert_eq!(stage.names(&stage.new).await, stage.names(&stage.old).await);
+    let progress = status.progress.unwrap();
+    assert_eq!((progress.total, progress.migrated), (6, 6));
+    assert_eq!(
+        stage.event_reasons().await,
+        ["Complete", "Converged", "Frozen", "Started"]
+    );
+}
+
+#[tokio::test]
 async fn a_migration_that_is_deleted_in_the_end_leaves_no_finalizer_behind() {
     let stage = Stage::new("cleaned", 2).await;
     let mut spec = stage.spec();

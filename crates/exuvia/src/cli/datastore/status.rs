@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use exuvia_api::{
-    DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, TypeProgress, format_duration,
-    parse_duration,
+    DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, MigrationMode, TypeProgress,
+    format_duration, parse_duration,
 };
 use exuvia_datastore::protocol::StepKind;
 use exuvia_storage::counted;
@@ -225,12 +225,24 @@ pub(in crate::cli) fn detail(
     text
 }
 
+/// Whether objects are copied while writers go on, as they do now.
+pub(super) fn is_synced(migration: &DatastoreMigration) -> bool {
+    let is_frozen = migration
+        .status
+        .as_ref()
+        .is_some_and(|status| status.frozen_at.is_some());
+    migration.spec.mode == MigrationMode::SyncThenFreeze && !is_frozen
+}
+
 /// What there is to do for people, if anything.
 fn next(migration: &DatastoreMigration) -> Option<String> {
     let name = migration.name_any();
     match migrations::phase(migration) {
         DatastorePhase::Failed => Some(format!(
             "everything was undone; `exuvia datastore retry {name}` lets it begin again"
+        )),
+        DatastorePhase::Migrating if migration.spec.cutover.hold && is_synced(migration) => Some(format!(
+            "it stops before the freeze (cutover.hold), and writes go on; `exuvia datastore cutover {name}` lets it go on"
         )),
         DatastorePhase::Migrating if migration.spec.cutover.hold => Some(format!(
             "it stops before its commit (cutover.hold), with the source frozen; `exuvia datastore cutover {name}` lets it go on"

@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use super::args::{AbortArgs, SteerArgs};
 use super::migrations;
+use super::status::is_synced;
 use crate::cli::cluster::Cluster;
 use crate::cli::output::{remark, say, seconds};
 
@@ -47,6 +48,8 @@ pub(super) async fn cutover(args: &SteerArgs) -> anyhow::Result<ExitCode> {
         .await?;
     let what = if is_verified {
         "everything is copied and verified, and it goes on to its commit"
+    } else if is_synced(&migration) {
+        "when everything is in step, it freezes the source and goes on to its commit"
     } else {
         "it is not verified yet; when it is, it goes on to its commit without a stop"
     };
