@@ -111,7 +111,6 @@ async fn an_abort_at_any_step_leaves_calico_as_it_was() {
     for step in [
         Step::Try,
         Step::SetFlags,
-        Step::RecordFrozen,
         Step::AwaitRoute,
         Step::Copy,
         Step::Commit,
