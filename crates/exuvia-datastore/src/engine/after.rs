@@ -36,6 +36,7 @@ impl Engine {
     }
 
     async fn restore_flags(&self, goal: FlagGoal, which: impl Fn(FlagSide) -> bool) -> Result<(), Error> {
+        let writer = self.flag_writer();
         let saved = self.migration.status.clone().unwrap_or_default().saved.flags;
         for saved in &saved {
             let flag = usize::try_from(saved.index)
@@ -47,9 +48,9 @@ impl Engine {
                     if goal == FlagGoal::Undo {
                         continue;
                     }
-                    thaw_flag(&self.client, &self.writer, flag).await
+                    thaw_flag(&self.client, &writer, flag).await
                 } else {
-                    restore_flag(&self.client, &self.writer, flag, saved, goal).await
+                    restore_flag(&self.client, &writer, flag, saved, goal).await
                 };
                 match restored {
                     // An object that is gone holds nobody.
@@ -228,7 +229,7 @@ impl Engine {
             return Ok(self.work()?.freeze.retire(&kept).await?);
         }
         for flag in &kept {
-            match leave_flag(&self.client, &self.writer, flag, &self.name).await {
+            match leave_flag(&self.client, &self.flag_writer(), flag, &self.name).await {
                 // An object that is gone holds nobody.
                 Err(error) if is_gone(&error) => {}
                 left => left?,

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use exuvia_write::{Name, Redacted, redacted};
+use exuvia_write::{Name, Redacted, Writer, redacted};
 
 use super::{Engine, is_gone};
 use crate::Error;
 use crate::check::is_on_target;
+use crate::copy::FIELD_MANAGER;
 use crate::freeze::{Drain, Drained as DrainState, FlagNow, Form, freeze_flag, read_flag, save_flag};
 use crate::protocol::{Denies, Drained, Stage};
 
@@ -52,6 +53,11 @@ impl Engine {
             .await
     }
 
+    /// A flag may be on an object that is moved itself: then our policies let no other field manager pass.
+    pub(super) fn flag_writer(&self) -> Writer {
+        self.writer.acting_as(FIELD_MANAGER)
+    }
+
     pub(super) async fn set_flags(&mut self) -> Result<(), Error> {
         // Somebody may have let writers go: what they began must end, too. If an answer is lost, it counts from the next look.
         (self.flags_set_at, self.seen.drained) = (None, Drained::NotYet);
@@ -60,7 +66,7 @@ impl Engine {
             if saved.comes_with_copy() {
                 continue;
             }
-            freeze_flag(&self.client, &self.writer, flag, saved).await?;
+            freeze_flag(&self.client, &self.flag_writer(), flag, saved).await?;
         }
         self.flags_set_at = Some(Instant::now());
         Ok(())

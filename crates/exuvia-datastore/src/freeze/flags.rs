@@ -1,5 +1,7 @@
 //! Fields of other objects that tell controllers to stop: read, frozen, and given back as they were.
 
+use std::time::{Duration, Instant};
+
 use exuvia_api::{Flag, RETIRED_ANNOTATION, RETIRED_FLAGS_ANNOTATION, SavedFlag};
 use exuvia_write::{ErrorClass, RetryPolicy, Writer};
 use kube::api::{DynamicObject, GroupVersionKind};
@@ -10,6 +12,10 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::path::Path;
+
+/// How long API servers are waited for that still have a policy which is gone.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(30);
+const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 
 /// A flag as it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +151,24 @@ pub async fn restore_flag(
     })
     .await?;
     Ok(restored)
+}
+
+/// Gives a flag back. Each API server lets go about a second after a binding is gone (PITFALLS D10).
+pub(super) async fn restore_when_free(
+    client: &Client,
+    writer: &Writer,
+    flag: &Flag,
+    saved: &SavedFlag,
+) -> Result<Restored, Error> {
+    let since = Instant::now();
+    loop {
+        match restore_flag(client, writer, flag, saved, FlagGoal::Thaw).await {
+            Err(error) if error.class() == ErrorClass::Denied && since.elapsed() < LETS_GO_WITHIN => {
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+            restored => return restored,
+        }
+    }
 }
 
 /// Gives a flag whose object came with the copy its thawed value, if it is frozen.

@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use super::error::Error;
-use super::flags::{self, FlagGoal, RetiredFlag, restore_flag};
+use super::flags::{self, RetiredFlag, restore_when_free};
 use super::policy::{FIELD_MANAGER, Form, Part, Scope};
 use super::{Freeze, flow};
 
@@ -344,17 +344,18 @@ pub async fn thaw(client: &Client, writer: &Writer, migration: &str) -> Result<u
     let bindings = listed::<Binding>(client, DATASTORE_LABEL).await?;
     let policies = retired_from(policies, migration);
     let bindings = retired_from(bindings, migration);
-    // First: with the policies goes what knows of them.
+    // The flags may be on objects of the source, which the policies protect. Without bindings they refuse nothing, and still
+    // know of the flags.
+    delete_all(client, writer, &bindings).await?;
     for policy in &policies {
         for RetiredFlag { flag, saved } in retired_flags(policy)? {
-            match restore_flag(client, writer, &flag, &saved, FlagGoal::Thaw).await {
+            match restore_when_free(client, writer, &flag, &saved).await {
                 // An object that is gone holds nobody.
                 Err(error) if matches!(error.class(), ErrorClass::Gone | ErrorClass::Missing) => {}
                 restored => drop(restored?),
             }
         }
     }
-    delete_all(client, writer, &bindings).await?;
     delete_all(client, writer, &policies).await?;
     Ok(policies.len() + bindings.len())
 }

@@ -1,10 +1,12 @@
 //! Calico's move that does not come to its end: a conflict, and an abort at every step. With a few kinds, in groups of their own.
 
 use exuvia_api::{DatastorePhase, RETRY_ANNOTATION};
+use exuvia_datastore::freeze;
 use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::Ended;
 use exuvia_testenv::aggregated::Aggregated;
 use exuvia_testenv::until;
+use exuvia_write::Writer;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -86,6 +88,19 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
     assert_eq!((progress.migrated, progress.skipped), (4, 1));
     let information = object(&format!("{group}/v3"), "ClusterInformation", "default");
     assert_eq!(stage.get(&information).await.data["spec"]["datastoreReady"], true);
+
+    // The source stays frozen in the end, flag and all, until somebody thaws it: a person, whom its policy refuses, too.
+    assert_eq!(stage.end().await, Ended::Done);
+    let information = object(&format!("crd.{group}/v1"), "ClusterInformation", "default");
+    assert_eq!(
+        stage.get(&information).await.data["spec"]["datastoreReady"],
+        false
+    );
+    assert!(!can_write(&stage, &source).await);
+    let removed = freeze::thaw(&stage.client, &Writer::named("exuvia"), stage.name()).await;
+    assert!(removed.unwrap() > 0);
+    assert_eq!(stage.get(&information).await.data["spec"]["datastoreReady"], true);
+    assert!(can_write(&stage, &source).await);
 }
 
 #[tokio::test]
@@ -96,7 +111,6 @@ async fn an_abort_at_any_step_leaves_calico_as_it_was() {
     for step in [
         Step::Try,
         Step::SetFlags,
-        Step::RecordFrozen,
         Step::AwaitRoute,
         Step::Copy,
         Step::Commit,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exuvia_api::{DatastoreMigration, DatastorePhase};
-use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, NextStep, Step};
+use exuvia_datastore::{Engine, Kinds, rights};
 use exuvia_runtime::machine::{Ended, Machine, Silent, drive};
 use exuvia_runtime::servers::ApiServers;
 use exuvia_testenv::{ControlPlane, until};
@@ -57,14 +57,18 @@ async fn start() -> ControlPlane {
 /// A move in a cluster.
 pub(crate) struct Stage {
     pub(crate) client: Client,
+    /// Somebody with the rights that `exuvia rbac -f` prints for the manifest, and no others.
+    operator: Client,
     pub(crate) ready: Move,
 }
 
 impl Stage {
     /// Installs the kinds and creates the objects.
     pub(crate) async fn new(ready: Move) -> Self {
-        let stage = Self {
-            client: control_plane().await.client().unwrap(),
+        let client = control_plane().await.client().unwrap();
+        let mut stage = Self {
+            operator: client.clone(),
+            client,
             ready,
         };
         stage.install(&stage.ready.crds).await;
@@ -72,7 +76,29 @@ impl Stage {
         for object in &stage.ready.objects {
             stage.create(object).await;
         }
+        stage.operator = stage.bind().await;
         stage
+    }
+
+    /// Somebody who may do what the manifest needs.
+    async fn bind(&self) -> Client {
+        let (kinds, _) = Kinds::read(&self.client, &self.ready.migration.spec)
+            .await
+            .unwrap();
+        let mut rules = rights::of_controller();
+        rules.extend(rights::of_migration(&self.ready.migration, &kinds));
+        let rules: Vec<Value> = (rules.iter())
+            .map(|rule| serde_json::to_value(&rule.rule).unwrap())
+            .collect();
+        let name = format!("operator-of-{}", self.name());
+        let user = control_plane().await.user_with_rules(&name, &json!(rules)).await;
+        let client = user.unwrap().client().unwrap();
+        let migrations: Api<DatastoreMigration> = Api::all(client.clone());
+        until("the rights are in force", async || {
+            migrations.list(&ListParams::default()).await.is_ok()
+        })
+        .await;
+        client
     }
 
     /// Installs kinds, and waits until they are served.
@@ -212,8 +238,8 @@ impl Stage {
         // The cluster lists no API servers here, so nothing but the client is asked.
         let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:1"));
         let servers = ApiServers::new(&config, &[], &[]);
-        let writer = Writer::named("exuvia-datastore");
-        Engine::with_servers(servers, self.client.clone(), &writer, migration.clone())
+        let writer = Writer::named("exuvia");
+        Engine::with_servers(servers, self.operator.clone(), &writer, migration.clone())
             .writes_end_within(Duration::from_millis(100))
     }
 
