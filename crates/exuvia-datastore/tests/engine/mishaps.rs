@@ -25,17 +25,18 @@ impl Dice {
 
 /// Something that goes wrong for a while.
 fn mishap(dice: &mut Dice, stage: &Stage) -> Rule {
-    let requests = match dice.roll(3) {
-        0 => Match::any().query("watch="),
-        1 => Match::any().resource("widgets"),
-        _ => watches(stage),
+    let (requests, is_watch) = match dice.roll(3) {
+        0 => (Match::any().query("watch="), true),
+        1 => (Match::any().resource("widgets"), false),
+        _ => (watches(stage), true),
     };
     let fault = match dice.roll(6) {
         0 => Fault::Truncate(usize::try_from(dice.roll(3000)).unwrap()),
         1 => Fault::refuse(Answer::status(410)),
         2 => Fault::refuse(500),
         3 => Fault::ResetAnswer,
-        4 => Fault::StallRequest,
+        // Any other request would be waited for, for a minute each.
+        4 if is_watch => Fault::StallRequest,
         _ => Fault::Delay(Duration::from_millis(dice.roll(700))),
     };
     Rule::on(requests.except(Match::any().resource("datastoremigrations")))

@@ -3,6 +3,7 @@
 use exuvia_api::{DatastorePhase, MIGRATION_UID_ANNOTATION, SOURCE_UIDS_ANNOTATION};
 use exuvia_datastore::protocol::Step;
 use exuvia_runtime::machine::Ended;
+use exuvia_testenv::until;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -57,17 +58,21 @@ async fn the_source_stays_readable_and_cannot_be_written_after_the_move() {
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("readable"), "{refused}");
-    stage
-        .api(&stage.new)
-        .patch("w0", &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-        .unwrap();
+    // Each API server learns of a change of the policies on its own (PITFALLS D10).
+    until("the target can be written", async || {
+        let patch = Patch::Merge(&patch);
+        stage
+            .api(&stage.new)
+            .patch("w0", &PatchParams::default(), &patch)
+            .await
+    })
+    .await;
     // A namespace that is deleted takes the source along.
-    stage
-        .api(&stage.old)
-        .delete("w0", &DeleteParams::default())
-        .await
-        .unwrap();
+    until("the source can be deleted", async || {
+        let delete = DeleteParams::default();
+        stage.api(&stage.old).delete("w0", &delete).await.map(drop)
+    })
+    .await;
 }
 
 /// PITFALLS D12: writes that passed the policy before it refused may commit later. Here they come from the one who may.
