@@ -157,7 +157,7 @@ impl Ledger {
         }
     }
 
-    /// Everything that must be looked at; whoever takes it tells what came of each.
+    /// Everything that must be looked at; the caller tells what came of each.
     pub(super) fn take(&mut self) -> Vec<(Key, Named)> {
         let mut taken: Vec<(Key, Named)> = Vec::new();
         for (key, (named, why)) in std::mem::take(&mut self.to_look_at) {

@@ -193,7 +193,7 @@ impl Watched {
         key
     }
 
-    /// It is gone, or it cannot be read: whoever looks at it finds out.
+    /// It is gone, or it cannot be read: the next look tells.
     fn lost(&self, object: &Identity) -> Key {
         let (key, named) = self.key(object.namespace.as_deref(), &object.name);
         let mut ledger = lock(&self.ledger);

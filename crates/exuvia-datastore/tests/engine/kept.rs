@@ -89,7 +89,10 @@ async fn copies_that_somebody_keeps_do_not_keep_writers_of_the_source_away() {
     let blockers = engine.blockers();
     assert_eq!(blockers.len(), 2, "{blockers:?}");
     assert_eq!(blockers[0].reason, reason::COPIES_LEFT);
-    assert!(blockers[0].message.contains("keptcopies-somebody"), "{blockers:?}");
+    assert!(
+        blockers[0].message.contains("keptcopies-somebody"),
+        "{blockers:?}"
+    );
     // Another process knows it, too, and it ends when they can be deleted.
     let mut engine = stage.engine(&stage.read().await);
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::CopiesLeft));

@@ -42,7 +42,7 @@ fn in_step() -> Ledger {
 }
 
 #[test]
-fn our_own_writes_and_what_is_known_are_no_news() {
+fn our_own_writes_and_what_is_known_tell_nothing_new() {
     let mut ledger = in_step();
     ledger.target_seen(100, named("a"), version(19), true);
     ledger.target_seen(100, named("a"), version(20), true);
