@@ -69,7 +69,13 @@ impl<'a> Known<'a> {
                 let words = self.message.cloned();
                 (
                     kind.as_str().to_owned(),
-                    words.unwrap_or_else(|| kind.doing().into()),
+                    words.unwrap_or_else(|| match kind {
+                        // Nothing is locked before the beginning of the freeze is on record.
+                        StepKind::Freezing => {
+                            "counting writes to the source before it is frozen; nothing is refused yet".into()
+                        }
+                        kind => kind.doing().into(),
+                    }),
                 )
             }
             NextStep::Hold(hold) => (self.held_step(*hold), self.held(*hold)),
