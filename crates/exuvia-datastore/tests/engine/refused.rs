@@ -106,6 +106,50 @@ async fn a_quota_that_is_met_under_the_freeze_undoes_everything_and_says_so() {
     stage.thawed().await;
 }
 
+/// A create drops the status before it looks at it, so a dry run at the target itself would not tell.
+#[tokio::test]
+async fn a_status_that_the_target_refuses_is_named_before_anything_is_frozen() {
+    let stage = Stage::bare("badstatus").await;
+    stage.old.install(&stage.client, "v1").await.unwrap();
+    let mut crd = stage.new.crd("v1");
+    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+        let status = &mut version["schema"]["openAPIV3Schema"]["properties"]["status"];
+        status["properties"]["ready"]["maximum"] = json!(5);
+    }
+    stage.new.install_crd(&stage.client, crd).await.unwrap();
+    for (name, ready) in [("good", 5), ("bad", 6)] {
+        stage.create_old(name, json!({"size": 1})).await;
+        stage
+            .merge_status(&stage.old, name, json!({"status": {"ready": ready}}))
+            .await;
+    }
+    let mut spec = stage.spec();
+    spec["mappings"][0]["status"] = json!("Copy");
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let [blocker] = engine.blockers() else {
+        panic!("{:?}", engine.blockers());
+    };
+    assert_eq!(
+        (blocker.name.as_str(), blocker.reason.as_str()),
+        ("bad", reason::REFUSED)
+    );
+    let said = &blocker.message;
+    assert!(
+        said.contains("status.ready") && !said.contains("preflight"),
+        "{said}"
+    );
+    assert_eq!(stage.policies(&migration.uid().unwrap()).await, 0);
+    assert!(stage.all(&stage.new).await.is_empty());
+    stage
+        .merge_status(&stage.old, "bad", json!({"status": {"ready": 4}}))
+        .await;
+    assert_eq!(stage.goes_on(&mut engine, Hold::Blocked).await, Ended::Done);
+    let moved = stage.api(&stage.new).get("bad").await.unwrap();
+    assert_eq!(moved.data["status"]["ready"], 4);
+}
+
 #[tokio::test]
 async fn a_server_without_the_policy_api_is_told_of_in_one_sentence_and_nothing_is_written() {
     let control_plane = ControlPlane::builder()
