@@ -237,6 +237,19 @@ pub(crate) async fn missing(
     Ok(missing)
 }
 
+/// Whether our policies can be looked for. Rights are bound only while there are migrations; to be asked costs nobody a refusal.
+#[cfg(feature = "controller")]
+pub(crate) async fn may_list_policies(client: &Client) -> Result<bool, Error> {
+    let resources = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+    let rule = Rule::new("Find locks that were left.", ADMISSION, resources, &["list"]);
+    for question in questions(&rule) {
+        if !is_allowed(client, &question).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// One question for each verb on each resource of a rule.
 fn questions(rule: &Rule) -> Vec<SelfSubjectAccessReviewSpec> {
     let mut questions = Vec::new();

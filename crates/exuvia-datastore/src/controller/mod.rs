@@ -191,7 +191,7 @@ impl DatastoreController {
 
     /// Locks whose migration was removed while no operator ran.
     async fn wake_abandoned(&self, queue: &Queue) {
-        match crate::freeze::abandoned(&self.client).await {
+        match self.abandoned().await {
             Ok(abandoned) => wake(queue, abandoned.into_iter().map(|left| left.migration).collect()),
             Err(error) => {
                 let error = Redacted::from_error(&error);
