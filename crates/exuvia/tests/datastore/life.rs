@@ -1,8 +1,9 @@
 //! The controller's life: its CRD comes and goes, the process ends, migrations stay what they are.
 
-use exuvia_api::{DatastoreMigration, DatastorePhase};
+use exuvia_api::{DATASTORE_LABEL, DatastoreMigration, DatastorePhase};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, CustomResourceExt};
 use serde_json::json;
 
@@ -53,6 +54,52 @@ async fn its_crd_may_go_and_come_back_and_nothing_of_the_users_goes_with_it() {
         .filter(|line| !line.contains("watch failed; retrying"))
         .collect();
     assert!(unexpected.is_empty(), "{unexpected:#?}");
+}
+
+/// Somebody takes the finalizer off and deletes the migration under its freeze: while an operator runs, and while none does.
+#[tokio::test]
+async fn the_freeze_of_a_migration_that_was_removed_by_force_ends() {
+    let control_plane = control_plane().await;
+    let client = control_plane.client().unwrap();
+    let access = control_plane.user("exuvia", &["system:masters"]).unwrap();
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let ours = ListParams::default().labels(DATASTORE_LABEL);
+    for is_running in [true, false] {
+        let name = if is_running { "forced" } else { "forcedlater" };
+        let operator = Operator::start(&control_plane, &access, name, &["--lease-name=forced"]);
+        operator.ready().await;
+        let stage = Stage::at(client.clone(), name, 2).await;
+        let mut spec = stage.spec();
+        spec["cutover"] = json!({"hold": true});
+        stage.migrate(spec).await;
+        stage
+            .status_when("it holds", |status| status.step == "Verified")
+            .await;
+        assert!(!policies.list(&ours).await.unwrap().items.is_empty());
+        if !is_running {
+            operator.process.kill().unwrap();
+        }
+        let migrations: Api<DatastoreMigration> = Api::all(client.clone());
+        let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        migrations
+            .patch(name, &PatchParams::default(), &none)
+            .await
+            .unwrap();
+        migrations.delete(name, &DeleteParams::default()).await.unwrap();
+        let successor = (!is_running)
+            .then(|| Operator::start(&control_plane, &access, "successor", &["--lease-name=forced"]));
+        until("the policies are gone", async || {
+            policies.list(&ours).await.unwrap().items.is_empty()
+        })
+        .await;
+        let operator = successor.as_ref().unwrap_or(&operator);
+        until("the operator has said so", async || {
+            operator
+                .log()
+                .contains("the migration was removed under its freeze")
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
