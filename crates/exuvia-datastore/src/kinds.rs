@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{Blocker, DatastoreMigrationSpec, datastore_reason as reason};
+use exuvia_api::{Blocker, DatastoreMigrationSpec, StatusCopy, datastore_reason as reason};
 use exuvia_sweep::Pages;
 use exuvia_write::resource_name;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -90,6 +90,29 @@ impl Kinds {
         known
             .cloned()
             .unwrap_or_else(|| format!("{}s", kind.to_lowercase()))
+    }
+
+    /// The targets that are tried at clones: those that another API server answers for, or else those whose status is copied.
+    /// Clones of several groups would share one, so with several groups a status that is refused shows under the freeze.
+    pub(crate) fn tried_at_clones(&self, spec: &DatastoreMigrationSpec, is_routed: bool) -> Vec<&Kind> {
+        if is_routed {
+            return self.targets();
+        }
+        let copies = |moved: &&MovedKind| {
+            spec.mappings[moved.mapping].status == StatusCopy::Copy && moved.target.has_status
+        };
+        let mut with_status: Vec<&Kind> = Vec::new();
+        for moved in self.moved.iter().filter(copies) {
+            if !with_status.contains(&&moved.target) {
+                with_status.push(&moved.target);
+            }
+        }
+        let group = |kind: &Kind| kind.resource.group.clone();
+        let is_one_group = with_status
+            .windows(2)
+            .all(|pair| group(pair[0]) == group(pair[1]));
+        with_status.retain(|_| is_one_group);
+        with_status
     }
 
     /// Finds the spec's kinds among these CRDs.

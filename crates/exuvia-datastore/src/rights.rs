@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{
-    Blocker, CleanupSource, DatastoreMigration, Dependents, StatusCopy, datastore_reason as reason,
-};
+use exuvia_api::{Blocker, CleanupSource, DatastoreMigration, Dependents, datastore_reason as reason};
 use exuvia_runtime::rights::{Rule, RuleScope};
 use exuvia_runtime::servers::ApiServers;
 use k8s_openapi::api::authorization::v1::{
@@ -144,16 +142,12 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
 /// What is needed to try objects where the target itself does not tell.
 fn about_clones(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> {
     let spec = &migration.spec;
-    let is_cloned = |moved: &&crate::kinds::MovedKind| {
-        let copies = spec.mappings[moved.mapping].status == StatusCopy::Copy && moved.target.has_status;
-        copies || !spec.cutover.api_service.is_empty()
-    };
-    let cloned = kinds.moved.iter().filter(is_cloned);
-    let mut plurals: Vec<String> = cloned
-        .map(|moved| crate::route::Clones::plural(&moved.target.resource.plural))
+    // With the APIService absent, which is known only later, the clones of statuses are among them.
+    let cloned = kinds.tried_at_clones(spec, !spec.cutover.api_service.is_empty());
+    let plurals: Vec<String> = cloned
+        .into_iter()
+        .map(|kind| crate::route::Clones::plural(&kind.resource.plural))
         .collect();
-    plurals.sort();
-    plurals.dedup();
     if plurals.is_empty() {
         return Vec::new();
     }

@@ -7,6 +7,7 @@ mod after;
 #[cfg(feature = "controller")]
 mod awaited;
 mod freezing;
+mod locks;
 mod observe;
 mod record;
 mod routing;

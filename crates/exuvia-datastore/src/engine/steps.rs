@@ -140,7 +140,7 @@ impl Engine {
     }
 
     async fn make_clones(&mut self) -> Result<(), Error> {
-        self.work()?.clones.ensure(&self.cloned()).await?;
+        self.work()?.clones.ensure(&self.tried_at_clones()).await?;
         self.clones_ready = true;
         Ok(())
     }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{Stage, owned_by, up_to};
 
 /// Both kinds, the new one changed by `change`.
-async fn stage_with(name: &str, change: impl FnOnce(&mut Value)) -> Stage {
+pub(crate) async fn stage_with(name: &str, change: impl FnOnce(&mut Value)) -> Stage {
     let stage = Stage::bare(name).await;
     stage.old.install(&stage.client, "v1").await.unwrap();
     let mut crd = stage.new.crd("v1");
@@ -24,7 +24,7 @@ async fn stage_with(name: &str, change: impl FnOnce(&mut Value)) -> Stage {
     stage
 }
 
-fn schema(crd: &mut Value) -> &mut Value {
+pub(crate) fn schema(crd: &mut Value) -> &mut Value {
     &mut crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]
 }
 

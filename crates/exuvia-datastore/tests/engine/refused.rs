@@ -9,6 +9,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use crate::copied::{schema, stage_with};
 use crate::{Stage, install_migrations, up_to};
 
 /// A quota of the namespace for the targets that leaves room for so many. No controller runs here that would count.
@@ -109,14 +110,10 @@ async fn a_quota_that_is_met_under_the_freeze_undoes_everything_and_says_so() {
 /// A create drops the status before it looks at it, so a dry run at the target itself would not tell.
 #[tokio::test]
 async fn a_status_that_the_target_refuses_is_named_before_anything_is_frozen() {
-    let stage = Stage::bare("badstatus").await;
-    stage.old.install(&stage.client, "v1").await.unwrap();
-    let mut crd = stage.new.crd("v1");
-    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
-        let status = &mut version["schema"]["openAPIV3Schema"]["properties"]["status"];
-        status["properties"]["ready"]["maximum"] = json!(5);
-    }
-    stage.new.install_crd(&stage.client, crd).await.unwrap();
+    let stage = stage_with("badstatus", |crd| {
+        schema(crd)["status"]["properties"]["ready"]["maximum"] = json!(5);
+    })
+    .await;
     for (name, ready) in [("good", 5), ("bad", 6)] {
         stage.create_old(name, json!({"size": 1})).await;
         stage
