@@ -172,8 +172,9 @@ struct Notes<'a> {
     metrics: &'a Metrics,
     resource: &'static str,
     said: Option<Redacted>,
-    /// The server has asked once to come back later: it does so while it sets up the storage of a new CRD, and that is soon over.
-    is_asked_to_wait: bool,
+    /// Since when the server asks to come back later: it does so while it sets up the storage of a new CRD, for a second or
+    /// several on a busy machine, and that is not worth a warning.
+    asked_to_wait_since: Option<Instant>,
     troubled: &'a (dyn Fn(&Redacted) + Send + Sync),
 }
 
@@ -185,9 +186,9 @@ impl Notes<'_> {
         match ended {
             WatchEnd::Failed(class, error) => {
                 (self.troubled)(&error);
+                let waits = matches!(class, ErrorClass::Throttled(_))
+                    && self.asked_to_wait_since.get_or_insert_with(Instant::now).elapsed() < PAUSES.patience;
                 // The same error over and over is one line.
-                let waits = matches!(class, ErrorClass::Throttled(_)) && !self.is_asked_to_wait;
-                self.is_asked_to_wait |= waits;
                 if waits {
                     tracing::debug!(resource, error = error.as_str(), "asked to come back later");
                 } else if self.said.as_ref() != Some(&error) {
@@ -221,7 +222,7 @@ async fn run<A, K>(
         metrics,
         resource,
         said: None,
-        is_asked_to_wait: false,
+        asked_to_wait_since: None,
         troubled,
     };
     let mut version = None;
@@ -241,7 +242,7 @@ async fn run<A, K>(
                 // A list is not a sign of recovery, or a 410 at each watch's start would make us list without a pause.
                 if lively || began.elapsed() >= HEALTHY_AFTER {
                     failures = 0;
-                    (notes.said, notes.is_asked_to_wait) = (None, false);
+                    (notes.said, notes.asked_to_wait_since) = (None, None);
                 }
                 if !matches!(ended, WatchEnd::Expired) && failures + 1 < MAX_FRUITLESS_WATCHES {
                     version = Some(at);
