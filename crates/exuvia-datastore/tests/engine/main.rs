@@ -145,10 +145,7 @@ impl Stage {
         let mut widget = widgets.widget("v1", name);
         widget.metadata.namespace = Some(self.name.clone());
         widget.data["spec"] = spec;
-        self.api(widgets)
-            .create(&PostParams::default(), &widget)
-            .await
-            .unwrap()
+        made(&self.api(widgets), &widget).await
     }
 
     pub(crate) async fn create_old(&self, name: &str, spec: Value) -> DynamicObject {
@@ -313,6 +310,17 @@ impl Stage {
         let ours = ListParams::default().labels(&format!("{}={uid}", exuvia_api::DATASTORE_LABEL));
         policies.list(&ours).await.unwrap().items.len()
     }
+}
+
+/// Creates an object. Other tests install and delete kinds meanwhile: an API server that asks to come back later is asked again.
+pub(crate) async fn made(api: &Api<DynamicObject>, object: &DynamicObject) -> DynamicObject {
+    until("the object is created", async || {
+        match api.create(&PostParams::default(), object).await {
+            Err(kube::Error::Api(status)) if status.code == 429 => Err(status.message),
+            answer => Ok(answer.unwrap()),
+        }
+    })
+    .await
 }
 
 /// Carries a migration out up to this step, which is not done.

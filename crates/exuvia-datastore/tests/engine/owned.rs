@@ -12,7 +12,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{Stage, owned_by, up_to};
+use crate::{Stage, made, owned_by, up_to};
 
 /// The uid of nobody.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
@@ -30,9 +30,9 @@ async fn collects(api: &Api<DynamicObject>, resource: &ApiResource, owner: &Widg
             uid: NOBODY.to_owned(),
             ..OwnerReference::default()
         }]);
-        api.create(&PostParams::default(), &canary).await.unwrap();
+        made(api, &canary).await;
         until(&format!("{name} is collected"), async || {
-            api.get_opt(&name).await.unwrap().is_none()
+            api.get_opt(&name).await.is_ok_and(|there| there.is_none())
         })
         .await;
     }
@@ -50,7 +50,7 @@ async fn widget(
 ) -> DynamicObject {
     let mut widget = DynamicObject::new(name, &widgets.resource("v1")).data(json!({"spec": {"size": 1}}));
     widget.metadata.owner_references = Some(owners.to_vec()).filter(|owners| !owners.is_empty());
-    api.create(&PostParams::default(), &widget).await.unwrap()
+    made(api, &widget).await
 }
 
 fn named(object: &DynamicObject) -> Vec<(String, String)> {

@@ -111,7 +111,8 @@ async fn an_operator_that_is_told_to_stop_ends_quietly_and_its_successor_goes_on
     operator.ready().await;
     let stage = Stage::at(client, "stopped", 5).await;
     let mut spec = stage.spec();
-    spec["freeze"]["drain"] = json!("5s");
+    // Long enough for a busy machine to tell the operator to stop meanwhile.
+    spec["freeze"]["drain"] = json!("20s");
     stage.migrate(spec).await;
     stage
         .status_when("it drains", |status| status.step == "Draining")
