@@ -208,6 +208,8 @@ impl Running {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", command.log.parent().unwrap_or(Path::new("/")))
             .env("EXUVIA_LOG", &command.log)
+            // Memory for time: the heaps are small, and collecting them takes an eighth of what an API server's start costs.
+            .env("GOGC", "400")
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
