@@ -40,13 +40,13 @@ impl Backend {
             None => url,
         };
         let uri: Uri = rest.parse().map_err(|_| invalid())?;
-        let authority = match uri.into_parts() {
-            http::uri::Parts {
-                authority: Some(authority),
-                path_and_query: None,
-                ..
-            } => authority,
-            _ => return Err(invalid()),
+        let http::uri::Parts {
+            authority: Some(authority),
+            path_and_query: None,
+            ..
+        } = uri.into_parts()
+        else {
+            return Err(invalid());
         };
         if authority.as_str().contains('@') || HeaderValue::try_from(authority.as_str()).is_err() {
             return Err(invalid());
@@ -193,6 +193,7 @@ impl Backends {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -87,16 +87,23 @@ impl RequestBody {
     }
 
     fn count(&mut self, piece: &Bytes) -> Result<(), BodyError> {
-        match self.left.checked_sub(piece.remaining() as u64) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => {
-                self.too_large.store(true, Relaxed);
-                self.rest.take().map(drain);
-                Err(BodyError::TooLarge)
-            }
+        if let Some(left) = self.left.checked_sub(piece.remaining() as u64) {
+            self.left = left;
+            return Ok(());
+        }
+        self.too_large.store(true, Relaxed);
+        if let Some(rest) = self.rest.take() {
+            drain(rest);
+        }
+        Err(BodyError::TooLarge)
+    }
+}
+
+impl Drop for RequestBody {
+    /// Also if a backend answers before it has read all, or does not read at all.
+    fn drop(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            drain(rest);
         }
     }
 }
@@ -145,10 +152,13 @@ impl Body for RequestBody {
 /// Reads on what nobody wants, for a while: a socket that is closed with unread bytes is reset, and the reset may
 /// overtake the answer.
 pub(crate) fn drain(mut body: Incoming) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
     if body.is_end_stream() {
         return;
     }
-    tokio::spawn(async move {
+    runtime.spawn(async move {
         let read = async {
             let mut drained = 0;
             while let Some(Ok(frame)) = body.frame().await {

@@ -8,10 +8,12 @@ const MAX_HELD: usize = 8 * 1024;
 /// Reads a stream of events line by line until its first event is complete.
 ///
 /// A line is passed on as soon as it is complete. What is not yet a line is held only while it may become the event's name
-/// or its URL, so that comments and other events are not delayed.
+/// or its URL, so that comments and other events are not delayed. The name must stand before the URL, as all servers write it.
 pub(crate) struct EndpointRewrite {
     rewrite: Box<dyn Fn(&str) -> String + Send + Sync>,
     held: BytesMut,
+    /// The beginning of this line has been passed on.
+    mid_line: bool,
     is_endpoint: bool,
     has_data: bool,
     done: bool,
@@ -22,6 +24,7 @@ impl EndpointRewrite {
         Self {
             rewrite: Box::new(rewrite),
             held: BytesMut::new(),
+            mid_line: false,
             is_endpoint: false,
             has_data: false,
             done: false,
@@ -47,10 +50,9 @@ impl EndpointRewrite {
             let line = self.held.split_to(end + 1);
             self.line(&line[..end], line[end], &mut out);
         }
-        if self.done || self.held.len() > MAX_HELD || !self.may_matter() {
-            if self.held.len() > MAX_HELD {
-                self.done = true;
-            }
+        self.done |= self.held.len() > MAX_HELD;
+        if self.done || self.mid_line || !self.may_matter() {
+            self.mid_line |= !self.held.is_empty();
             out.extend_from_slice(&self.held.split());
         }
         out.freeze()
@@ -63,6 +65,11 @@ impl EndpointRewrite {
     }
 
     fn line(&mut self, line: &[u8], end: u8, out: &mut BytesMut) {
+        if std::mem::take(&mut self.mid_line) {
+            out.extend_from_slice(line);
+            out.extend_from_slice(&[end]);
+            return;
+        }
         if line.is_empty() {
             // Between \r and \n there is no line. An event without data is not an event.
             self.done = self.has_data && !(end == b'\n' && out.last() == Some(&b'\r'));
@@ -74,6 +81,7 @@ impl EndpointRewrite {
             b"event" => self.is_endpoint = value == b"endpoint",
             b"data" => {
                 self.has_data = true;
+                self.done = !self.is_endpoint;
                 if self.is_endpoint
                     && let Ok(url) = std::str::from_utf8(value)
                 {
@@ -90,12 +98,16 @@ impl EndpointRewrite {
     }
 
     /// Whether the unfinished line may become one that we must see whole.
-    fn may_matter(&self) -> bool {
+    fn may_matter(&mut self) -> bool {
         let begins = |name: &[u8]| {
             let len = self.held.len().min(name.len());
             self.held[..len] == name[..len]
         };
-        !self.held.is_empty() && (begins(b"event:") || begins(b"data:"))
+        if !self.is_endpoint && self.held.starts_with(b"data:") {
+            self.done = true; // the first event is another one
+            return false;
+        }
+        begins(b"event:endpoint") || begins(b"event: endpoint") || begins(b"data:")
     }
 }
 
@@ -110,6 +122,7 @@ fn field(line: &[u8]) -> (&[u8], &[u8]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

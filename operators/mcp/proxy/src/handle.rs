@@ -262,16 +262,14 @@ async fn send(
                 }
                 // The request comes back whole if the connection ended before anything was written: nobody has seen it.
                 // Any other error may have come after the backend began to work.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => {
-                        counters.sent_again.fetch_add(1, Relaxed);
-                        request = unsent;
-                    }
-                    None => {
+                Err(mut error) => {
+                    let Some(unsent) = error.take_message() else {
                         tracing::warn!(backend = backend.backend.authority, error = %error.into_error(), "no answer");
                         return Err(Refusal::Lost);
-                    }
-                },
+                    };
+                    counters.sent_again.fetch_add(1, Relaxed);
+                    request = unsent;
+                }
             }
             if is_new {
                 break; // closed at once: the next backend may do better

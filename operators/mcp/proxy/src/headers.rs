@@ -96,6 +96,7 @@ pub(crate) fn for_backend(headers: &mut HeaderMap, client: IpAddr, trust: bool) 
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

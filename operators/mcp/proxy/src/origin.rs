@@ -105,6 +105,7 @@ impl FromStr for Origin {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

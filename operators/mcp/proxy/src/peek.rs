@@ -16,7 +16,10 @@ pub(crate) enum Peeked {
 
 /// Looks for the top-level key `method`.
 pub(crate) fn method(bytes: &[u8]) -> Peeked {
-    let mut scan = Scan { bytes, at: 0 };
+    let mut scan = Scan {
+        bytes: &bytes[..bytes.len().min(MAX_PEEKED)],
+        at: 0,
+    };
     match scan.object() {
         Some(found) => found,
         None if bytes.len() >= MAX_PEEKED => Peeked::NoMethod,
@@ -111,6 +114,7 @@ impl<'a> Scan<'a> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

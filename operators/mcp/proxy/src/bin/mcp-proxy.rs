@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// A server, such as http://127.0.0.1:8080; may be given more than once
+    /// The URL of a server, with port and without a path; may be given more than once
     #[arg(long = "backend", value_name = "URL", required = true)]
     backends: Vec<String>,
     /// Where to listen

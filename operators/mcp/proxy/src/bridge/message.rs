@@ -117,6 +117,7 @@ pub(crate) fn event(message: &[u8]) -> Bytes {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -246,7 +246,7 @@ impl Session {
             tracing::warn!("a message of the child is dropped, because nobody reads the session's stream");
             return;
         };
-        self.routes().to_stream(outgoing(Some(share)));
+        self.routes().stream(outgoing(Some(share)));
     }
 }
 
@@ -260,7 +260,7 @@ impl Routes {
         (live.next().is_none() || !has_stream).then(|| first.to.clone())
     }
 
-    fn to_stream(&mut self, outgoing: Outgoing) {
+    fn stream(&mut self, outgoing: Outgoing) {
         let outgoing = match &self.get {
             None => outgoing,
             Some(get) => match get.try_send(outgoing) {
