@@ -8,21 +8,26 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
-    header::{ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ORIGIN, RETRY_AFTER},
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
+    header::{ACCEPT, ALLOW, ORIGIN},
 };
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
     Shared,
+    answers::{
+        Answer, HEADER_MISMATCH, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, NO_ANSWER,
+        PARSE_ERROR, UNSUPPORTED_VERSION, error, events, json, no_answer, not_started, session_not_found,
+        status, too_large,
+    },
     child::StartError,
     message::{self, Envelope, FIRST_SESSIONLESS, Kind},
     session::{NotTaken, Session},
     sessionless,
-    stream::{BridgeBody, Events, Outgoing},
+    stream::{Events, Outgoing},
 };
 use crate::{
     body::drain,
@@ -35,18 +40,6 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// An answer that comes within this time is sent as plain JSON, with a status that fits. After it, a stream of events begins,
 /// because clients do not wait for a head for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-// Codes of JSON-RPC and MCP.
-const INVALID_REQUEST: i64 = -32600;
-const PARSE_ERROR: i64 = -32700;
-const METHOD_NOT_FOUND: i64 = -32601;
-const NO_ANSWER: i64 = -32000;
-const NO_SESSION: i64 = -32001;
-const HEADER_MISMATCH: i64 = -32020;
-const MISSING_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
-
-type Answer = Response<BridgeBody>;
 
 pub(crate) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     let (parts, body) = request.into_parts();
@@ -132,19 +125,6 @@ async fn read(shared: &Shared, mut body: Incoming) -> Result<Bytes, Answer> {
         }
     }
     Ok(whole.into())
-}
-
-fn too_large(shared: &Shared) -> Answer {
-    shared.counters.refused_size.fetch_add(1, Relaxed);
-    let text = format!(
-        "request body too large: at most {} bytes are accepted",
-        shared.settings.max_message_bytes
-    );
-    let mut answer = error(StatusCode::PAYLOAD_TOO_LARGE, None, INVALID_REQUEST, &text);
-    answer
-        .headers_mut()
-        .insert(CONNECTION, HeaderValue::from_static("close"));
-    answer
 }
 
 async fn post(shared: &Arc<Shared>, headers: &HeaderMap, body: Bytes) -> Answer {
@@ -352,64 +332,4 @@ async fn answer(
         shared.end.clone(),
         in_work,
     ))
-}
-
-fn events(events: Events) -> Answer {
-    let mut answer = Response::new(BridgeBody::Events(Box::new(events)));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
-}
-
-fn json(status: StatusCode, body: Bytes) -> Answer {
-    let mut answer = Response::new(BridgeBody::Whole(Full::new(body)));
-    *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    answer
-}
-
-fn error(status: StatusCode, id: Option<&Value>, code: i64, text: &str) -> Answer {
-    json(status, message::error(id, code, text))
-}
-
-fn status(status: StatusCode) -> Answer {
-    let mut answer = Response::new(BridgeBody::Whole(Full::default()));
-    *answer.status_mut() = status;
-    answer
-}
-
-fn session_not_found(shared: &Shared) -> Answer {
-    shared.counters.session_gone.fetch_add(1, Relaxed);
-    error(
-        StatusCode::NOT_FOUND,
-        None,
-        NO_SESSION,
-        "session not found: initialize a new one",
-    )
-}
-
-fn no_answer(envelope: &Envelope) -> Answer {
-    let text = "the MCP server ended before it answered";
-    error(StatusCode::BAD_GATEWAY, envelope.id.as_ref(), NO_ANSWER, text)
-}
-
-fn not_started(envelope: &Envelope, failed: &StartError) -> Answer {
-    tracing::warn!(error = %failed, "cannot start a child");
-    let (code, text) = match failed {
-        StartError::Full => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many sessions: try again later",
-        ),
-        StartError::Io(_) => (StatusCode::BAD_GATEWAY, "the MCP server cannot be started"),
-    };
-    let mut answer = error(code, envelope.id.as_ref(), NO_ANSWER, text);
-    if code == StatusCode::SERVICE_UNAVAILABLE {
-        answer
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    answer
 }

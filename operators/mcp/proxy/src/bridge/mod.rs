@@ -4,6 +4,7 @@
 //! themselves as well, which serves the next such request afterwards: what a child says between a request and its answer then
 //! belongs to nobody else.
 
+mod answers;
 mod child;
 mod http;
 mod message;

@@ -308,7 +308,10 @@ async fn a_large_body_streams_both_ways() {
     })
     .await;
     let proxy = Running::before(&server).await;
-    let body: String = (0..1_000_000).map(|n| format!("{n:08x}")).collect();
+    let body = (0..1_000_000)
+        .map(|n| format!("{n:08x}"))
+        .collect::<Vec<_>>()
+        .concat();
     let mut answer = post(proxy.address, "/mcp", &[], &body).await;
     assert!(answer.body().await == body, "the bytes differ");
 }

@@ -288,10 +288,10 @@ async fn without_sessions_every_id_passes_unchanged() {
 async fn an_initialize_is_recognised_in_pieces_and_a_hidden_one_is_not_waited_for() {
     let server = session_pod(0).await;
     let proxy = Running::start(Settings::default(), [pod(0, server.address)]).await;
-    let chunks: String = INITIALIZE
+    let chunks = INITIALIZE
         .bytes()
-        .map(|byte| format!("1\r\n{}\r\n", byte as char))
-        .collect();
+        .map(|byte| format!("1\r\n{}\r\n", byte as char));
+    let chunks = chunks.collect::<Vec<_>>().concat();
     let head = "POST /mcp HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nMcp-Session-Id: pod00009.x\r\n\r\n";
     let answer = crate::harness::raw(proxy.address, &format!("{head}{chunks}0\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
