@@ -71,7 +71,7 @@ impl EndpointRewrite {
             return;
         }
         if line.is_empty() {
-            // Between \r and \n there is no line. An event without data is not an event.
+            // Nothing between \r and \n: not a line. An event without data is not an event.
             self.done = self.has_data && !(end == b'\n' && out.last() == Some(&b'\r'));
             out.extend_from_slice(&[end]);
             return;

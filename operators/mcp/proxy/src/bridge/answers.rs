@@ -1,4 +1,4 @@
-//! The bridge's answers: events, JSON, and what is said when there is no answer of a child.
+//! The bridge's answers: events, JSON, and what is said when a child does not answer.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -161,7 +161,7 @@ impl Drop for Child {
         };
         let output = self.output.take();
         let end = async move {
-            // Whoever writes into a full pipe does not see that stdin is closed.
+            // A child that writes into a full pipe does not see that stdin is closed.
             let drained = tokio::spawn(async move {
                 if let Some(mut lines) = output {
                     while matches!(lines.next().await, Ok(Some(_))) {}

@@ -117,7 +117,7 @@ impl Session {
         let _ = ended.wait_for(|ended| *ended).await; // we hold the sender ourselves
     }
 
-    /// Ends the child. Whoever waits for an answer learns that none will come.
+    /// Ends the child. All who wait for an answer learn that it will not come.
     pub(crate) fn end(&self) {
         self.ended.send_replace(true);
         self.input.lock().unwrap_or_else(PoisonError::into_inner).take();
