@@ -302,7 +302,7 @@ async fn a_child_that_ends_ends_its_session_and_one_that_cannot_start_is_said() 
 async fn children_are_bounded_and_idle_sessions_end() {
     let settings = BridgeSettings {
         max_children: 1,
-        idle: Duration::from_millis(200),
+        idle: Duration::from_secs(5),
         ..echo()
     };
     let bridge = RunningBridge::start(settings).await;

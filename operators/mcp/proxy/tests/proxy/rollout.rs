@@ -15,7 +15,7 @@ use mcp_proxy::{Backend, Settings};
 use tokio::{net::TcpStream, sync::Semaphore};
 
 use crate::{
-    harness::{Client, Running, Server, events, get, pod, post, request, soon, text, until},
+    harness::{Client, NET, Running, Server, events, get, pod, post, request, soon, text, until},
     sessions::{INITIALIZE, PING, session_pod},
 };
 
@@ -94,7 +94,11 @@ async fn at_the_end_calls_are_let_through_and_then_streams_end_cleanly() {
         }
     })
     .await;
-    let mut proxy = Running::before(&server).await;
+    let settings = Settings {
+        grace: NET,
+        ..Settings::default()
+    };
+    let mut proxy = Running::start(settings, [pod(0, server.address)]).await;
     let mut stream = get(proxy.address, "/mcp", &[]).await;
     assert_eq!(stream.read_until("\n\n").await, "data: 1\n\n");
     let call = tokio::spawn(Client::send(

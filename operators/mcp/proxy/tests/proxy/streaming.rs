@@ -177,18 +177,21 @@ async fn a_post_that_was_sent_is_never_sent_again() {
         }
     });
     let proxy = Running::start(Settings::default(), [backend]).await;
-    let mut first = post(proxy.address, "/mcp", &[], "{}").await;
-    assert_eq!(first.body().await, "ok");
+    // On a machine that is busy, a connection may be closed before it is used again: then the next one is a first one, too.
+    let mut sent = 1;
     let mut second = post(proxy.address, "/mcp", &[], "{}").await;
-    let counters = proxy.counters.snapshot();
-    assert_eq!(counters.connections_reused, 1, "{counters:?}");
+    while second.status() == StatusCode::OK {
+        assert_eq!(second.body().await, "ok");
+        second = post(proxy.address, "/mcp", &[], "{}").await;
+        sent += 1;
+    }
     assert_eq!(second.status(), StatusCode::BAD_GATEWAY);
     let message = second.json().await["error"]["message"]
         .as_str()
         .unwrap()
         .to_owned();
     assert!(message.contains("may have been carried out"), "{message}");
-    assert_eq!(seen.load(SeqCst), 2);
+    assert_eq!(seen.load(SeqCst), sent, "each was seen once");
     assert_eq!(proxy.counters.snapshot().lost, 1);
     server.abort();
 }
