@@ -67,6 +67,8 @@ enum Bench {
     Storage,
     /// What an idle operator costs: memory with 500 CRDs, writes in a minute
     Operator,
+    /// The MCP proxy next to nginx with one worker, if that is installed
+    Proxy,
 }
 
 fn main() -> ExitCode {
@@ -100,6 +102,9 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
             Some(Bench::Write) => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
             Some(Bench::Storage) => bench_built("exuvia-bench", &args),
             Some(Bench::Operator) => bench_built("operator", &args),
+            Some(Bench::Proxy) => {
+                run(cargo(&["bench", "--package", "mcp-proxy", "--bench", "proxy", "--"]).args(&args))
+            }
             None => bail!("say what to measure, or give --check"),
         },
     }

@@ -1,0 +1,14 @@
+//! The proxy and the bridge against real HTTP servers, real processes and the official SDK's client.
+
+#![allow(clippy::unwrap_used)]
+
+mod bridge;
+mod clients;
+mod echo;
+mod harness;
+mod memory;
+mod passing;
+mod rollout;
+mod sessions;
+mod streaming;
+mod times;
