@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::controller::within;
 use crate::api::{MCPServer, MCPToolConfig, SERVER_CRD, TOOL_CONFIG_CRD, TOOL_CONFIG_HASH};
 
 /// Reconciles `MCPToolConfig` objects.
@@ -19,6 +20,7 @@ pub struct ToolConfigController {
     watching: Client,
     writer: Writer,
     metrics: Metrics,
+    namespace: Option<String>,
 }
 
 /// Why a reconcile failed.
@@ -41,13 +43,20 @@ pub enum Error {
 }
 
 impl ToolConfigController {
-    /// `watching` is the client of watches: their connections stay open for minutes.
-    pub fn new(client: Client, watching: Client, writer: Writer, metrics: Metrics) -> Self {
+    /// `watching` is the client of watches: their connections stay open for minutes. Without a `namespace`, all are watched.
+    pub fn new(
+        client: Client,
+        watching: Client,
+        writer: Writer,
+        metrics: Metrics,
+        namespace: Option<String>,
+    ) -> Self {
         Self {
             client,
             watching,
             writer,
             metrics,
+            namespace,
         }
     }
 
@@ -134,14 +143,14 @@ impl Controller for ToolConfigController {
         let add = |namespace: Option<String>, name: &str| {
             queue.add(format!("{}/{name}", namespace.unwrap_or_default()));
         };
-        let configs: Api<MCPToolConfig> = Api::all(self.watching.clone());
+        let configs: Api<MCPToolConfig> = within(&self.watching, self.namespace.as_deref());
         let mut first = true;
         let own = follow(configs, ListParams::default(), &self.metrics, TOOL_CONFIG_CRD, |seen| match seen {
             Seen::Applied(config) => add(config.namespace(), &config.name_any()),
             Seen::Deleted(config) => add(config.namespace, &config.name),
             Seen::Synced => count(&mut first),
         });
-        let servers: Api<MCPServer> = Api::all(self.watching.clone());
+        let servers: Api<MCPServer> = within(&self.watching, self.namespace.as_deref());
         let mut first_servers = true;
         let of_servers = follow(servers, ListParams::default(), &self.metrics, SERVER_CRD, |seen| match seen {
             Seen::Applied(server) => {

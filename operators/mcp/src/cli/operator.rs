@@ -28,6 +28,9 @@ pub struct OperatorArgs {
     /// How often a server is looked at although nothing was heard of it
     #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = duration)]
     pub resync: Duration,
+    /// Watch this namespace only [default: all namespaces]
+    #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE")]
+    pub watch_namespace: Option<String>,
     /// How many servers are worked on at once
     #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4)]
     pub concurrency: u16,
@@ -101,10 +104,17 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         metrics.clone(),
         ServerSettings {
             resync: args.resync,
+            namespace: args.watch_namespace.clone(),
             ..ServerSettings::new(&args.runner_image)
         },
     ));
-    runtime.add(ToolConfigController::new(client, watching, writer, metrics.clone()));
+    runtime.add(ToolConfigController::new(
+        client,
+        watching,
+        writer,
+        metrics.clone(),
+        args.watch_namespace.clone(),
+    ));
     tracing::info!(version, identity, listen = %listener.local_addr()?, "operator starts");
 
     // First the work ends, then the Lease is released, then the HTTP server stops.

@@ -40,6 +40,7 @@ pub enum RunnerCommand {
 
 /// Flags of `mcp-runner run`.
 #[derive(Clone, Debug, Args)]
+#[command(args_override_self = true)]
 pub struct RunArgs {
     /// The image of the MCP server, instead of the run config's
     #[arg(long)]

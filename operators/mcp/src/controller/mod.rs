@@ -22,6 +22,7 @@ use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use self::apply::Applied;
@@ -56,6 +57,8 @@ pub struct ServerSettings {
     pub runner_image: String,
     /// How often a server is looked at although nothing was heard of it; 10 minutes by default.
     pub resync: Duration,
+    /// The only namespace that is watched; all of them by default.
+    pub namespace: Option<String>,
 }
 
 impl ServerSettings {
@@ -64,6 +67,7 @@ impl ServerSettings {
         Self {
             runner_image: runner_image.into(),
             resync: RESYNC,
+            namespace: None,
         }
     }
 }
@@ -182,7 +186,11 @@ impl ServerController {
         queue: &'a Queue,
         synced: &'a (dyn Fn() + Sync),
     ) -> BoxFuture<'a, ()> {
-        let api: Api<DynamicObject> = Api::all_with(self.watching.clone(), resource);
+        let client = self.watching.clone();
+        let api: Api<DynamicObject> = match &self.settings.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
         let which = ListParams::default().labels(label);
         Box::pin(async move {
             let queue_servers = |namespace: &str, child: &str| {
@@ -221,6 +229,17 @@ async fn handshake(applied: &Applied) -> Handshake {
     }
     let found = &applied.prepared.accepted.found;
     shake_hands(&applied.server.spec, token, &found.proxies).await
+}
+
+/// All objects of a kind, or those of one namespace.
+pub(crate) fn within<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
 }
 
 /// The server as events refer to it.
@@ -263,7 +282,7 @@ impl Controller for ServerController {
         let watches: Vec<_> = watches
             .map(|((resource, name, label), counter)| self.follow_child(resource, name, label, &queue, counter))
             .collect();
-        let servers: Api<MCPServer> = Api::all(self.watching.clone());
+        let servers: Api<MCPServer> = within(&self.watching, self.settings.namespace.as_deref());
         let own_counter = count_once();
         let own = follow(servers, ListParams::default(), &self.metrics, SERVER_CRD, |seen| match seen {
             Seen::Applied(server) => {
