@@ -1,0 +1,93 @@
+//! The proxy's own answers: JSON-RPC errors that say what happened, and nothing about the cluster.
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Response, StatusCode,
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER},
+};
+use http_body_util::Full;
+
+/// Why a request was not answered by a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Method,
+    Origin,
+    TooLarge { limit: u64 },
+    BrokenBody,
+    SessionGone,
+    NoBackend,
+    Unreachable,
+    Lost,
+}
+
+impl Refusal {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Origin => StatusCode::FORBIDDEN,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BrokenBody => StatusCode::BAD_REQUEST,
+            Self::SessionGone => StatusCode::NOT_FOUND,
+            Self::NoBackend | Self::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Lost => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    fn code(self) -> i32 {
+        match self {
+            Self::TooLarge { .. } | Self::BrokenBody | Self::Method => -32600,
+            Self::SessionGone => -32001, // what the official SDKs' servers say
+            _ => -32000,
+        }
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::Method => "method not allowed: expected POST, GET, DELETE or OPTIONS".to_owned(),
+            Self::Origin => "origin not allowed".to_owned(),
+            Self::TooLarge { limit } => format!("request body too large: at most {limit} bytes are accepted"),
+            Self::BrokenBody => "the request body ended early".to_owned(),
+            Self::SessionGone => "session not found: initialize a new one".to_owned(),
+            Self::NoBackend => "the MCP server is not ready: try again in a moment".to_owned(),
+            Self::Unreachable => "the MCP server cannot be reached: try again in a moment".to_owned(),
+            Self::Lost => {
+                "the MCP server closed the connection before it answered: the call may have been carried out"
+                    .to_owned()
+            }
+        }
+    }
+
+    pub(crate) fn answer(self) -> Response<Full<Bytes>> {
+        let mut response = json_rpc_error(self.status(), self.code(), &self.message());
+        let headers = response.headers_mut();
+        match self {
+            Self::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
+            }
+            Self::NoBackend | Self::Unreachable => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            // What is left of the body will not be read.
+            Self::TooLarge { .. } | Self::BrokenBody => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// A JSON-RPC error that answers no certain request.
+pub(crate) fn json_rpc_error(status: StatusCode, code: i32, message: &str) -> Response<Full<Bytes>> {
+    let body = serde_json::json!({
+        "jsonrpc": "2.0",
+        "id": null,
+        "error": { "code": code, "message": message },
+    });
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

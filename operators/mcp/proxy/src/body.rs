@@ -1,0 +1,282 @@
+//! Bodies on their way: a request's with its limit, an answer's with the connection that it came over.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::watch;
+
+use crate::{
+    counters::InWork,
+    endpoint::EndpointRewrite,
+    peek::{self, Peeked},
+    pool::{Pool, Sender},
+};
+
+/// Why a body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the request body is larger than the limit")]
+    TooLarge,
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+}
+
+/// What of a refused body is still read, so that the client reads the answer before a reset.
+const MAX_DRAINED: u64 = 64 * 1024 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// A client's body, as it comes, up to the limit.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    peeked: VecDeque<Bytes>,
+    rest: Option<Incoming>,
+    left: u64,
+    too_large: Arc<AtomicBool>,
+}
+
+impl RequestBody {
+    pub(crate) fn new(rest: Incoming, limit: u64) -> Self {
+        Self {
+            peeked: VecDeque::new(),
+            rest: Some(rest),
+            left: limit,
+            too_large: Arc::default(),
+        }
+    }
+
+    /// Set when the limit was exceeded.
+    pub(crate) fn too_large(&self) -> Arc<AtomicBool> {
+        self.too_large.clone()
+    }
+
+    /// The method of the JSON-RPC message. What was read for it is sent on like the rest.
+    pub(crate) async fn method(&mut self) -> Result<Option<String>, BodyError> {
+        let mut read = Vec::new();
+        loop {
+            let Some(rest) = &mut self.rest else {
+                return Err(BodyError::TooLarge);
+            };
+            match rest.frame().await {
+                None => return Ok(None),
+                Some(frame) => {
+                    let Ok(piece) = frame?.into_data() else { continue };
+                    self.count(&piece)?;
+                    read.extend_from_slice(&piece);
+                    self.peeked.push_back(piece);
+                }
+            }
+            match peek::method(&read) {
+                Peeked::Method(method) => return Ok(Some(method)),
+                Peeked::NoMethod => return Ok(None),
+                Peeked::More => {}
+            }
+        }
+    }
+
+    fn count(&mut self, piece: &Bytes) -> Result<(), BodyError> {
+        match self.left.checked_sub(piece.remaining() as u64) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                self.too_large.store(true, Relaxed);
+                self.rest.take().map(drain);
+                Err(BodyError::TooLarge)
+            }
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        if let Some(piece) = this.peeked.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let Some(rest) = &mut this.rest else {
+            return Poll::Ready(Some(Err(BodyError::TooLarge)));
+        };
+        let frame = match ready!(Pin::new(rest).poll_frame(cx)) {
+            None => return Poll::Ready(None),
+            Some(frame) => frame?,
+        };
+        if let Some(piece) = frame.data_ref() {
+            this.count(piece)?;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.peeked.is_empty() && self.rest.as_ref().is_some_and(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let peeked: u64 = self.peeked.iter().map(|piece| piece.len() as u64).sum();
+        let rest = self.rest.as_ref().map(Body::size_hint).unwrap_or_default();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + peeked);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + peeked);
+        }
+        hint
+    }
+}
+
+/// Reads on what nobody wants, for a while: a socket that is closed with unread bytes is reset, and the reset may
+/// overtake the answer.
+pub(crate) fn drain(mut body: Incoming) {
+    if body.is_end_stream() {
+        return;
+    }
+    tokio::spawn(async move {
+        let read = async {
+            let mut drained = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                drained += frame.data_ref().map_or(0, |piece| piece.len() as u64);
+                if drained > MAX_DRAINED {
+                    break;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(DRAIN_TIME, read).await;
+    });
+}
+
+/// An answer: our own, or a backend's.
+pub(crate) enum AnswerBody {
+    Own(Full<Bytes>),
+    Backend(Box<BackendBody>),
+}
+
+/// A backend's answer as it comes, and what ends with it.
+pub(crate) struct BackendBody {
+    pub(crate) body: Incoming,
+    /// The connection, given back to the pool after the last byte. Dropped before that, it is closed.
+    pub(crate) connection: Option<(Arc<Pool>, Sender)>,
+    pub(crate) rewrite: Option<EndpointRewrite>,
+    pub(crate) is_event_stream: bool,
+    pub(crate) end: watch::Receiver<bool>,
+    pub(crate) ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pub(crate) in_work: InWork,
+    pub(crate) complete: bool,
+}
+
+impl BackendBody {
+    pub(crate) fn finish(&mut self) {
+        self.complete = true;
+        if let Some((pool, sender)) = self.connection.take() {
+            pool.put(sender);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                return self.poll_ended(cx);
+            };
+            let Some(frame) = frame else {
+                self.finish();
+                let rest = self.rewrite.take().map(|mut rewrite| rewrite.rest());
+                return Poll::Ready(
+                    rest.filter(|rest| !rest.is_empty())
+                        .map(|rest| Ok(Frame::data(rest))),
+                );
+            };
+            let frame = frame?;
+            if self.body.is_end_stream() && self.rewrite.is_none() {
+                self.finish(); // the last piece: nobody may ask again
+            }
+            let Some(rewrite) = &mut self.rewrite else {
+                return Poll::Ready(Some(Ok(frame)));
+            };
+            let Ok(piece) = frame.into_data() else { continue };
+            let piece = rewrite.pass(piece);
+            if rewrite.is_done() {
+                self.rewrite = None;
+            }
+            if !piece.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+        }
+    }
+
+    /// At a shutdown a stream of events ends as if it were complete, so that its client comes again. Anything else is cut, or
+    /// half an answer would look whole.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let end = &self.end;
+        let ended = self.ended.get_or_insert_with(|| {
+            let mut end = end.clone();
+            Box::pin(async move {
+                let _ = end.wait_for(|end| *end).await; // without a sender, the proxy has ended
+            })
+        });
+        ready!(ended.as_mut().poll(cx));
+        self.complete = true;
+        Poll::Ready(if self.is_event_stream {
+            None
+        } else {
+            Some(Err(BodyError::ShuttingDown))
+        })
+    }
+}
+
+impl Drop for BackendBody {
+    fn drop(&mut self) {
+        if self.body.is_end_stream() {
+            self.finish(); // an answer without a body is never asked for a piece
+        } else if !self.complete {
+            self.in_work.counters().client_gone.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Self::Backend(body) => body.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Backend(body) => body.rewrite.is_none() && body.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            // The endpoint's event becomes longer.
+            Self::Backend(body) if body.rewrite.is_some() => SizeHint::new(),
+            Self::Backend(body) => body.body.size_hint(),
+        }
+    }
+}
