@@ -1,6 +1,6 @@
 //! The rights of the operator and of the runner: each rule with its reason; the chart and the runner's Role are made from them.
 
-use exuvia_runtime::rights::Rule;
+use exuvia_runtime::rights::{Rule, RuleScope};
 
 use crate::api::GROUP;
 use crate::naming;
@@ -76,7 +76,7 @@ pub fn operator() -> Vec<Rule> {
             "Apply run configs, and delete those that are not in use.",
             "",
             ["configmaps"],
-            &["list", "watch", "create", "patch", "delete"],
+            &["get", "list", "watch", "create", "delete"],
         ),
         Rule::new(
             "Apply the Service of the proxy, and delete that of the backend. Runners get the right to apply it.",
@@ -110,4 +110,12 @@ pub fn operator() -> Vec<Rule> {
         ),
         Rule::new("Publish events.", "events.k8s.io", ["events"], &["create"]),
     ]
+}
+
+/// All rules of the operator: its own, and those of the runtime below it. `lease` is the name of the Lease that it holds, if it
+/// holds one.
+pub fn all(lease: Option<&str>) -> Vec<Rule> {
+    let rules = exuvia_runtime::rights::operator(lease, [operator()]);
+    // Events about cluster-scoped objects would be in `default`; this operator has none, and its own rule is about all namespaces.
+    rules.into_iter().filter(|rule| rule.scope != RuleScope::Default).collect()
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 /// Whether every pod of the StatefulSet is new and ready: the controller has seen the last change, and all replicas are
 /// updated and ready.
 pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
-    let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let wanted = set.spec.replicas.unwrap_or(1);
     let Some(status) = &set.status else { return false };
     let seen = status.observed_generation.unwrap_or(0) >= set.metadata.generation.unwrap_or(0);
     let updated = status.updated_replicas.unwrap_or(0);
@@ -14,7 +14,7 @@ pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
 
 /// The same for a Deployment.
 pub fn is_deployment_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let wanted = deployment.spec.replicas.unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
     let seen = status.observed_generation.unwrap_or(0) >= deployment.metadata.generation.unwrap_or(0);
     let all = |count: Option<i32>| count.unwrap_or(0) == wanted;

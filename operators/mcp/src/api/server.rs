@@ -61,7 +61,7 @@ pub struct MCPServerSpec {
     #[schemars(range(min = 1, max = 65535), with = "i32")]
     #[serde(default = "default_port")]
     pub proxy_port: u16,
-    /// Arguments of the MCP server.
+    /// Arguments of the MCP server. For `stdio`, the whole command line.
     #[schemars(length(max = 256))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,

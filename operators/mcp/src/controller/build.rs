@@ -85,7 +85,7 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
     }
     children.push((ChildKind::Service, service(&accepted)));
     children.push((ChildKind::Deployment, deployment));
-    let intended = |(kind, intent)| Ok(Intended { kind, intent: Intent::new(intent)? });
+    let intended = |(kind, intent): (_, Value)| Ok(Intended { kind, intent: Intent::new(&intent)? });
     Ok(Prepared {
         children: children.into_iter().map(intended).collect::<Result<_, InvalidIntent>>()?,
         config,

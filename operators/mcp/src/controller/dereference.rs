@@ -73,17 +73,17 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         .await
         .map_err(failed("backend"))?;
     let frozen = ListParams::default().labels(&format!("{FROZEN_LABEL}={name}"));
-    let configs = Api::namespaced(client.clone(), namespace).list(&frozen);
+    let configs: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let proxies = ListParams::default().labels(&naming::selector(&name, PART_PROXY));
-    let replica_sets = Api::namespaced(client.clone(), namespace).list(&proxies);
+    let replica_sets: Api<ReplicaSet> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     Ok(Found {
         tool_config,
         children,
         deployment,
         backend,
-        configs: configs.await.map_err(failed("run configs"))?.items,
-        replica_sets: replica_sets.await.map_err(failed("replica sets"))?.items,
+        configs: configs.list(&frozen).await.map_err(failed("run configs"))?.items,
+        replica_sets: replica_sets.list(&proxies).await.map_err(failed("replica sets"))?.items,
         proxies: pods.list(&proxies).await.map_err(failed("pods"))?.items,
         server,
     })

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use exuvia_rollout::FROZEN_LABEL;
 use exuvia_runtime::{Controller, EventKind, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata};
-use exuvia_write::Writer;
+use exuvia_write::{Redacted, Writer};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -172,7 +172,7 @@ impl ServerController {
             tracing::warn!(server = server.name_any(), "{problem}");
             let about = reference(server);
             self.events
-                .publish(&about, EventKind::Warning, "InvalidRestart", "Restart", problem)
+                .publish(&about, EventKind::Warning, "InvalidRestart", "Restart", Redacted::ours(problem))
                 .await;
         }
     }

@@ -1,7 +1,7 @@
 //! Step 5: what people see. What it is follows from the children (pure); it is written only where it changed.
 
 use exuvia_rollout::{FoundStamps, Names, Token};
-use exuvia_write::{Writer, conditions};
+use exuvia_write::{Redacted, Writer, conditions};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use kube::{Api, Client, ResourceExt};
 
@@ -181,7 +181,7 @@ fn put(server: &mut MCPServer, verdict: &Verdict) {
     status.epoch = verdict.epoch;
     status.server_info.clone_from(&verdict.server_info);
     let set = |conditions: &mut Vec<_>, fact: &Fact| {
-        let fact = conditions::new(&about, fact.about, fact.holds, fact.reason, fact.message.as_str());
+        let fact = conditions::new(&about, fact.about, fact.holds, fact.reason, Redacted::ours(&fact.message));
         conditions::set(conditions, fact);
     };
     for fact in &verdict.conditions {

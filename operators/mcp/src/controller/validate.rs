@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use super::child::controller_of;
 use super::dereference::Found;
 use super::restart::{self, Restart};
+use crate::api::Transport;
 use crate::naming;
 
 /// The port of `/livez`, `/readyz` and `/metrics` of the runner.
@@ -71,6 +72,14 @@ fn rejection(found: &Found) -> Option<Rejection> {
         return rejected(
             "InvalidPort",
             format!("invalid proxyPort {ADMIN_PORT}: expected any other, because the proxy's metrics are served there"),
+        );
+    }
+    if server.spec.transport == Transport::Stdio && server.spec.args.is_empty() {
+        return rejected(
+            "NoCommand",
+            "a stdio server is started by the bridge, which does not know the image's entry point: set args to the whole \
+             command line"
+                .to_owned(),
         );
     }
     if let (Some(reference), None) = (&server.spec.tool_config_ref, &found.tool_config) {

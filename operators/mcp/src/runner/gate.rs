@@ -111,7 +111,7 @@ impl Runner {
         let live = self.read(&target).await?;
         let policy = live.as_ref().and_then(|live| live.data["spec"]["podManagementPolicy"].as_str());
         let intent = stateful_set(&self.config, &self.image, owner.as_deref(), policy.unwrap_or(PARALLEL));
-        let intent = Intent::new(intent)?;
+        let intent = Intent::new(&intent)?;
         if let Some(live) = &live {
             self.keep_scale(&target, live, &intent).await?;
         }
@@ -205,7 +205,7 @@ impl Runner {
             self.config.namespace.clone(),
             naming::backend(&self.config.name),
         );
-        let intent = Intent::new(headless_service(&self.config, owner))?;
+        let intent = Intent::new(&headless_service(&self.config, owner))?;
         // Its own stamps are on the object, whatever the StatefulSet's are on.
         let names = exuvia_rollout::Names::default();
         if let Some(live) = self.read(&service).await? {

@@ -77,7 +77,7 @@ pub(crate) fn is_stuck(set: &StatefulSet, pod: &Pod) -> bool {
 
 /// Whether a pod of this StatefulSet can be stuck at all: it replaces pods in order, and has seen its last change.
 pub(crate) fn may_be_stuck(set: &StatefulSet) -> bool {
-    let policy = set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
+    let policy = set.spec.pod_management_policy.as_deref();
     let seen = set.status.as_ref().and_then(|status| status.observed_generation) >= set.metadata.generation;
     policy != Some(PARALLEL) && seen
 }

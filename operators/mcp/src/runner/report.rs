@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use exuvia_rollout::{Action, Outcome};
 use exuvia_runtime::{EventKind, Events, Metrics};
-use exuvia_write::Writer;
+use exuvia_write::{Redacted, Writer};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use prometheus_client::metrics::counter::Counter;
@@ -51,7 +51,7 @@ impl Reporter {
                 _ => EventKind::Normal,
             };
             let about = reference(server);
-            self.events.publish(&about, kind, event.reason, "Gate", event.message).await;
+            self.events.publish(&about, kind, event.reason, "Gate", Redacted::ours(event.message)).await;
         }
         let api: Api<MCPServer> = Api::namespaced(self.client.clone(), &server.namespace().unwrap_or_default());
         let written = self

@@ -174,11 +174,16 @@ pub(crate) fn is_true(server: &MCPServer, condition: &str) -> bool {
 
 /// The stamp of a template, by the annotation's name.
 pub(crate) fn template_annotation(deployment: &Deployment, key: &str) -> Option<String> {
-    let template = &deployment.spec.as_ref()?.template;
+    let template = &deployment.spec.template;
     template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()
 }
 
+/// The ports of all servers and their proxies: pods have addresses of their own. Not 8080, which anybody may use on all addresses.
+pub(crate) const MCP_PORT: u16 = 18474;
+pub(crate) const PROXY_PORT: u16 = 18473;
+pub(crate) const ADMIN_PORT: u16 = 18475;
+
 /// A spec with what every test needs.
 pub(crate) fn spec(image: &str) -> Value {
-    json!({"image": image})
+    json!({"image": image, "mcpPort": MCP_PORT, "proxyPort": PROXY_PORT})
 }

@@ -15,7 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::harness::World;
+use crate::harness::{ADMIN_PORT, PROXY_PORT, World};
 use crate::program::Runner;
 
 /// Serves one namespace until it is dropped.
@@ -143,11 +143,10 @@ impl Inner {
         let mut args = container.args.clone().unwrap_or_default();
         args.push(format!("--config={}", directory.join("runconfig.json").display()));
         let address = address(pod);
-        let ports = container.ports.as_ref().unwrap();
-        let port = |name: &str| ports.iter().find(|port| port.name.as_deref() == Some(name)).unwrap().container_port;
-        let at = |name: &str| format!("{address}:{}", port(name));
+        let at = |port: u16| format!("{address}:{port}");
         let env = environment(pod, container);
-        Arc::new(Runner::start(&log, &self.kubeconfig, &env, &args, (at("http"), at("admin"))))
+        let addresses = (at(PROXY_PORT), at(ADMIN_PORT));
+        Arc::new(Runner::start(&log, &self.kubeconfig, &env, &args, addresses))
     }
 
     /// Writes the files of all ConfigMaps that the pod mounts, as they are now.

@@ -6,9 +6,11 @@ mod harness;
 mod kubelet;
 mod program;
 
+mod crash;
 mod gate;
 mod life;
 mod recovery;
+mod rights;
 mod safe_writes;
 mod stamps;
 mod status;
