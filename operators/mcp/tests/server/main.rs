@@ -6,6 +6,7 @@ mod harness;
 mod kubelet;
 mod program;
 
+mod chart;
 mod crash;
 mod gate;
 mod life;
