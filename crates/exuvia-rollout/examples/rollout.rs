@@ -8,8 +8,8 @@
 use std::error::Error;
 
 use exuvia_rollout::{
-    FoundStamps, FrozenConfig, Generation, Intent, MOUNT_PATIENCE, Names, Next, ObjectRef, Ours, Outcome, Stamps,
-    StrictGate, Token, garbage, hash_value, issue, read_settled,
+    FoundStamps, FrozenConfig, Generation, Intent, MOUNT_PATIENCE, Names, Next, ObjectRef, Ours, Outcome,
+    Stamps, StrictGate, Token, garbage, hash_value, issue, read_settled,
 };
 use exuvia_write::{Apply, Delete, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -68,8 +68,12 @@ async fn reconcile(client: &Client, writer: &Writer, names: &Names) -> Result<Po
         ObjectRef::typed::<StatefulSet>(NAMESPACE, TARGET).api(client),
     );
     let known = [
-        stamps(deployments.get_opt(OWNER).await?, |live| FoundStamps::of_template(live, names)),
-        stamps(target.get_opt(TARGET).await?, |live| FoundStamps::of_object(live, names)),
+        stamps(deployments.get_opt(OWNER).await?, |live| {
+            FoundStamps::of_template(live, names)
+        }),
+        stamps(target.get_opt(TARGET).await?, |live| {
+            FoundStamps::of_object(live, names)
+        }),
     ];
     let token = issue(&owner.uid().unwrap_or_default(), &template_hash, &known);
     let stamps = Stamps {
@@ -95,11 +99,20 @@ fn stamps(live: Option<DynamicObject>, read: impl Fn(&Value) -> FoundStamps) -> 
 }
 
 /// Deletes run configs that no ReplicaSet names any more. (Without a controller manager there are none.)
-async fn collect_garbage(client: &Client, writer: &Writer, used: &FrozenConfig) -> Result<(), Box<dyn Error>> {
+async fn collect_garbage(
+    client: &Client,
+    writer: &Writer,
+    used: &FrozenConfig,
+) -> Result<(), Box<dyn Error>> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), NAMESPACE);
     let all = maps.list(&ListParams::default()).await?.items;
-    let templates: Vec<Value> = sets.list(&ListParams::default()).await?.iter().map(|set| json!(set)).collect();
+    let templates: Vec<Value> = sets
+        .list(&ListParams::default())
+        .await?
+        .iter()
+        .map(|set| json!(set))
+        .collect();
     for name in garbage(OWNER, &all, &templates, &[&used.name()]) {
         if let Some(map) = all.iter().find(|map| map.name_any() == name) {
             writer.delete(&maps, map, &Delete::default()).await?;
@@ -154,13 +167,22 @@ pub(crate) async fn run(config: Config) -> Result<Vec<String>, Box<dyn Error>> {
     let mut lines = Vec::new();
     let mut pods: Vec<Pod> = Vec::new();
     // The image is changed once; then the old pod's container crashes and starts again.
-    for (what, image) in [("first", Some("till:1")), ("new", Some("till:2")), ("old, restarted", None), ("new, restarted", None)] {
+    for (what, image) in [
+        ("first", Some("till:1")),
+        ("new", Some("till:2")),
+        ("old, restarted", None),
+        ("new, restarted", None),
+    ] {
         if let Some(image) = image {
             let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": OWNER}, "data": {"image": image}});
             writer.apply(&owners, &owner, &Apply::default().force()).await?;
             pods.push(reconcile(&client, &writer, &names).await?);
         }
-        let pod = if what.starts_with("old") { &pods[0] } else { &pods[pods.len() - 1] };
+        let pod = if what.starts_with("old") {
+            &pods[0]
+        } else {
+            &pods[pods.len() - 1]
+        };
         let outcome = start(&client, &names, pod).await?;
         let then = match outcome.next() {
             Next::Serve { is_current: true } => "waits for the StatefulSet, then serves",

@@ -122,7 +122,7 @@ pub struct Ours {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct StrictGate {
     client: Client,
     writer: Writer,
@@ -361,7 +361,7 @@ impl StrictGate {
 }
 
 /// The compat gate of one target: read, compare, apply with force, without a lock.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CompatGate {
     client: Client,
     writer: Writer,

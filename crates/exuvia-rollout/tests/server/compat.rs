@@ -16,7 +16,10 @@ impl Stage {
 
     async fn admit_compat(&self, generation: i64, image: &str) -> Outcome {
         let generation = Generation::choose(Some(&generation.to_string()), Some(3));
-        self.compat().admit(&self.intent(image), generation).await.unwrap()
+        self.compat()
+            .admit(&self.intent(image), generation)
+            .await
+            .unwrap()
     }
 }
 
@@ -26,7 +29,12 @@ fn stamp(live: &Value) -> Option<&str> {
 
 #[track_caller]
 fn expect(outcome: &Outcome, row: u8, action: Action) {
-    assert_eq!((outcome.decision.row, outcome.decision.action), (row, action), "{}", outcome.log_line());
+    assert_eq!(
+        (outcome.decision.row, outcome.decision.action),
+        (row, action),
+        "{}",
+        outcome.log_line()
+    );
 }
 
 #[tokio::test]
@@ -34,9 +42,15 @@ async fn every_row_of_the_compat_table_on_a_real_stateful_set() {
     let stage = Stage::set("compat-rows").await;
     // A read that fails is never an apply.
     let reads = Match::any().resource("statefulsets");
-    stage.proxy.inject(Rule::on(reads).always().then(Fault::refuse(403)));
+    stage
+        .proxy
+        .inject(Rule::on(reads).always().then(Fault::refuse(403)));
     let generation = Generation::choose(Some("2"), None);
-    let error = stage.compat().admit(&stage.intent("a:2"), generation).await.unwrap_err();
+    let error = stage
+        .compat()
+        .admit(&stage.intent("a:2"), generation)
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Unread { .. }), "{error}");
     assert_eq!(stage.proxy.writes().len(), 0);
     stage.proxy.clear();
@@ -52,14 +66,20 @@ async fn every_row_of_the_compat_table_on_a_real_stateful_set() {
     expect(&outcome, 5, Action::SkipStale);
     assert_eq!(outcome.log_line(), "decision=skip ours=2 theirs=3 env=2 file=3");
     assert_eq!(outcome.next(), Next::Serve { is_current: false });
-    assert_eq!((stage.proxy.writes().len(), image(&stage.live().await)), (0, "a:3"));
+    assert_eq!(
+        (stage.proxy.writes().len(), image(&stage.live().await)),
+        (0, "a:3")
+    );
     // Unparsable, empty, absent.
     for (value, is_warned) in [(json!("three"), true), (json!(""), false), (Value::Null, false)] {
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {STAMP: value}}}}});
         stage.patch(&patch).await.unwrap();
         let outcome = stage.admit_compat(1, "a:1").await;
         expect(&outcome, 4, Action::Apply);
-        assert_eq!((outcome.decision.is_warned, stamp(&stage.live().await)), (is_warned, Some("1")));
+        assert_eq!(
+            (outcome.decision.is_warned, stamp(&stage.live().await)),
+            (is_warned, Some("1"))
+        );
     }
 }
 

@@ -57,7 +57,11 @@ impl Subject {
     }
 
     async fn apply(&self) -> Value {
-        let applied: DynamicObject = self.writer.apply(&self.api, &self.body, &Apply::default().force()).await.unwrap();
+        let applied: DynamicObject = self
+            .writer
+            .apply(&self.api, &self.body, &Apply::default().force())
+            .await
+            .unwrap();
         json!(applied)
     }
 
@@ -99,7 +103,8 @@ fn paths(value: &Value, at: &mut Path, leaves: &mut Vec<Path>, lists: &mut Vec<P
         Value::Object(members) if !members.is_empty() => {
             for (key, member) in members {
                 let is_servers = at.is_empty() && matches!(key.as_str(), "apiVersion" | "kind")
-                    || *at == [Step::Member("metadata".to_owned())] && matches!(key.as_str(), "name" | "namespace");
+                    || *at == [Step::Member("metadata".to_owned())]
+                        && matches!(key.as_str(), "name" | "namespace");
                 if !is_servers {
                     at.push(Step::Member(key.clone()));
                     paths(member, at, leaves, lists);
@@ -148,8 +153,20 @@ fn others(value: &Value) -> Vec<Value> {
         Value::Bool(value) => vec![json!(!value)],
         Value::Number(number) => vec![json!(number.as_i64().unwrap_or(0) + 1)],
         Value::String(text) => {
-            let known = ["UDP", "3Gi", "Never", "Exists", "Exact", "Egress", "d2hv", "*/7 * * * *"];
-            let known = known.iter().filter(|other| *other != text).map(|other| json!(other));
+            let known = [
+                "UDP",
+                "3Gi",
+                "Never",
+                "Exists",
+                "Exact",
+                "Egress",
+                "d2hv",
+                "*/7 * * * *",
+            ];
+            let known = known
+                .iter()
+                .filter(|other| *other != text)
+                .map(|other| json!(other));
             [json!(format!("{text}x"))].into_iter().chain(known).collect()
         }
         Value::Array(_) => vec![json!(["x"])],
@@ -187,7 +204,10 @@ fn changes(object: &Value) -> Vec<(&'static str, String, Vec<Value>)> {
     }
     for path in lists {
         let mut changed = object.clone();
-        at(&mut changed, &path).and_then(Value::as_array_mut).unwrap().reverse();
+        at(&mut changed, &path)
+            .and_then(Value::as_array_mut)
+            .unwrap()
+            .reverse();
         changes.push(("reordered", format!("{path:?}"), vec![changed]));
     }
     changes
@@ -207,7 +227,12 @@ async fn other_intents(subject: &Subject, tally: &mut Tally) {
             let annotations = &mut body["metadata"]["annotations"];
             annotations["exuvia.dev/intent-hash"] = json!(subject.intent.hash());
             if let Some(server) = subject.would_change(&body, &live).await {
-                subject.agree(server, &subject.drift(&intent, &live), &format!("{what} {place}"), &live);
+                subject.agree(
+                    server,
+                    &subject.drift(&intent, &live),
+                    &format!("{what} {place}"),
+                    &live,
+                );
                 compared = true;
                 break;
             }
@@ -275,11 +300,16 @@ fn transplanted(before: &Value, after: &Value, live: &Value) -> Value {
         (Value::Array(before), Value::Array(after), Value::Array(live)) if before.len() == live.len() => {
             if before.len() == after.len() && !is_permuted(before, after) {
                 let zipped = before.iter().zip(after).zip(live);
-                return zipped.map(|((before, after), live)| transplanted(before, after, live)).collect();
+                return zipped
+                    .map(|((before, after), live)| transplanted(before, after, live))
+                    .collect();
             }
             // Dropped or reordered: each is where it was before.
             let from = |element: &Value| before.iter().position(|before| before == element);
-            after.iter().filter_map(|element| Some(live[from(element)?].clone())).collect()
+            after
+                .iter()
+                .filter_map(|element| Some(live[from(element)?].clone()))
+                .collect()
         }
         _ => after.clone(),
     }
@@ -307,5 +337,8 @@ async fn the_local_verdict_is_the_servers_for_every_mutation_drop_and_reorder_of
     }
     println!("{} kinds: {tally:?}", manifests.len());
     let compared = |what: &str| tally.compared.get(what).copied().unwrap_or_default();
-    assert!(compared("mutated") >= 300 && compared("dropped") >= 300 && compared("reordered") >= 40, "{tally:?}");
+    assert!(
+        compared("mutated") >= 300 && compared("dropped") >= 300 && compared("reordered") >= 40,
+        "{tally:?}"
+    );
 }

@@ -11,14 +11,21 @@ use tokio::runtime::Handle;
 use super::{Stage, TARGET, image, stateful_set, writer};
 
 /// A writer that does `meanwhile` right before each of its first `times` writes with that verb.
-fn interrupted<F>(manager: &str, verb: Verb, times: u32, meanwhile: impl Fn() -> F + Send + Sync + 'static) -> Writer
+fn interrupted<F>(
+    manager: &str,
+    verb: Verb,
+    times: u32,
+    meanwhile: impl Fn() -> F + Send + Sync + 'static,
+) -> Writer
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let left = AtomicU32::new(times);
     writer(manager).gate(move |attempt| {
         let is_due = attempt.verb == verb
-            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+            && left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok();
         if is_due {
             tokio::task::block_in_place(|| Handle::current().block_on(meanwhile()));
         }
@@ -27,7 +34,10 @@ where
 }
 
 async fn admit(stage: &Stage, writer: Writer, epoch: u64, image: &str) -> Result<Outcome, Error> {
-    stage.gate_with(writer).admit(&stage.intent(image), &stage.ours(epoch)).await
+    stage
+        .gate_with(writer)
+        .admit(&stage.intent(image), &stage.ours(epoch))
+        .await
 }
 
 /// PITFALLS B22.
@@ -52,13 +62,21 @@ async fn a_newer_writer_between_read_and_apply_is_overwritten_in_compat_and_not_
     let generation = |number: &str| Generation::choose(Some(number), None);
     plain.admit(&stage.intent("a:1"), generation("1")).await.unwrap();
     let newer = (plain.clone(), stage.intent("a:3"));
-    let stale = gate(interrupted("toolhive-container-manager", Verb::Apply, 1, move || {
-        let (gate, intent) = newer.clone();
-        async move {
-            let outcome = gate.admit(&intent, Generation::choose(Some("3"), None)).await.unwrap();
-            assert_eq!(outcome.decision.action, Action::Apply);
-        }
-    }));
+    let stale = gate(interrupted(
+        "toolhive-container-manager",
+        Verb::Apply,
+        1,
+        move || {
+            let (gate, intent) = newer.clone();
+            async move {
+                let outcome = gate
+                    .admit(&intent, Generation::choose(Some("3"), None))
+                    .await
+                    .unwrap();
+                assert_eq!(outcome.decision.action, Action::Apply);
+            }
+        },
+    ));
     stale.admit(&stage.intent("a:2"), generation("2")).await.unwrap();
     assert_eq!(image(&stage.live().await), "a:2", "pinned: the stale one has won");
 }
@@ -72,7 +90,11 @@ async fn a_target_deleted_between_read_and_apply_is_decided_again() {
     let deleting = interrupted("mcp-runner", Verb::Apply, 1, move || {
         let stage = other.clone();
         async move {
-            stage.sets().delete(TARGET, &DeleteParams::default()).await.unwrap();
+            stage
+                .sets()
+                .delete(TARGET, &DeleteParams::default())
+                .await
+                .unwrap();
         }
     });
     let outcome = admit(&stage, deleting, 2, "a:2").await.unwrap();
@@ -89,7 +111,11 @@ async fn a_target_deleted_and_made_by_a_newer_pod_in_between_is_skipped() {
     let remade = interrupted("mcp-runner", Verb::Apply, 1, move || {
         let stage = other.clone();
         async move {
-            stage.sets().delete(TARGET, &DeleteParams::default()).await.unwrap();
+            stage
+                .sets()
+                .delete(TARGET, &DeleteParams::default())
+                .await
+                .unwrap();
             admit(&stage, writer("mcp-runner"), 3, "a:3").await.unwrap();
         }
     });
@@ -140,7 +166,8 @@ async fn a_newer_writer_during_the_healing_is_not_overwritten() {
     let stage = Arc::new(Stage::set("between-healed").await);
     // Made by a plain creation under our name, as a crash leaves it.
     let mut half = stateful_set("between-healed", TARGET, "a:1");
-    half["metadata"]["annotations"] = serde_json::json!({"exuvia.dev/fence": format!("{}/1", stage.owner_uid)});
+    half["metadata"]["annotations"] =
+        serde_json::json!({"exuvia.dev/fence": format!("{}/1", stage.owner_uid)});
     let params = PostParams {
         field_manager: Some("mcp-runner".to_owned()),
         ..PostParams::default()

@@ -51,7 +51,10 @@ impl Stage {
         let proxy = control_plane.proxy().await.unwrap();
         let namespaces: Api<Namespace> = Api::all(direct.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
         let mut stage = Self {
             namespace: name.to_owned(),
             proxied: proxy.client().unwrap(),
@@ -70,12 +73,19 @@ impl Stage {
     /// Any object will do for an owner. Its uid is returned.
     pub(crate) async fn create_owner(&self) -> String {
         let owner = serde_json::from_value(json!({"metadata": {"name": OWNER}})).unwrap();
-        let owner = self.owners().create(&PostParams::default(), &owner).await.unwrap();
+        let owner = self
+            .owners()
+            .create(&PostParams::default(), &owner)
+            .await
+            .unwrap();
         owner.uid().unwrap()
     }
 
     pub(crate) async fn delete_owner(&self) {
-        self.owners().delete(OWNER, &DeleteParams::default()).await.unwrap();
+        self.owners()
+            .delete(OWNER, &DeleteParams::default())
+            .await
+            .unwrap();
     }
 
     pub(crate) fn target(&self) -> ObjectRef {
@@ -99,7 +109,14 @@ impl Stage {
     pub(crate) fn gate_with(&self, writer: Writer) -> StrictGate {
         let owner = ObjectRef::typed::<ConfigMap>(&self.namespace, OWNER);
         let deployment = ObjectRef::typed::<Deployment>(&self.namespace, OWNER);
-        StrictGate::new(self.proxied.clone(), writer, Names::default(), self.target(), owner).deployment(deployment)
+        StrictGate::new(
+            self.proxied.clone(),
+            writer,
+            Names::default(),
+            self.target(),
+            owner,
+        )
+        .deployment(deployment)
     }
 
     pub(crate) fn intent(&self, image: &str) -> Intent {
@@ -126,7 +143,10 @@ impl Stage {
     /// A write as anybody could make it.
     pub(crate) async fn patch(&self, patch: &Value) -> Result<DynamicObject, kube::Error> {
         let params = PatchParams::apply("kubectl-edit");
-        let params = PatchParams { force: false, ..params };
+        let params = PatchParams {
+            force: false,
+            ..params
+        };
         self.sets().patch(TARGET, &params, &Patch::Merge(patch)).await
     }
 }
@@ -152,7 +172,9 @@ pub(crate) fn stateful_set(namespace: &str, name: &str, image: &str) -> Value {
 }
 
 pub(crate) fn image(live: &Value) -> &str {
-    live["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap()
+    live["spec"]["template"]["spec"]["containers"][0]["image"]
+        .as_str()
+        .unwrap()
 }
 
 pub(crate) fn annotation<'a>(live: &'a Value, name: &str) -> Option<&'a str> {

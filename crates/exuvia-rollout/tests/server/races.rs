@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use exuvia_rollout::{CompatGate, Error, Fence, FencedKind, Generation, InForce, Names, ObjectRef, StrictGate};
+use exuvia_rollout::{
+    CompatGate, Error, Fence, FencedKind, Generation, InForce, Names, ObjectRef, StrictGate,
+};
 use exuvia_testenv::until;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -41,12 +45,21 @@ impl Stage {
     }
 
     async fn end(&self, round: usize) -> Value {
-        json!(self.named(round).api(&self.direct).get(&format!("t{round}")).await.unwrap())
+        json!(
+            self.named(round)
+                .api(&self.direct)
+                .get(&format!("t{round}"))
+                .await
+                .unwrap()
+        )
     }
 }
 
 /// Releases both at once, and waits for both.
-async fn together<A, B>(old: impl Future<Output = A> + Send + 'static, new: impl Future<Output = B> + Send + 'static) -> (A, B)
+async fn together<A, B>(
+    old: impl Future<Output = A> + Send + 'static,
+    new: impl Future<Output = B> + Send + 'static,
+) -> (A, B)
 where
     A: Send + 'static,
     B: Send + 'static,
@@ -79,7 +92,11 @@ async fn race_compat(stage: &Stage) -> Tally {
             let (target, manager) = (stage.named(round), writer("toolhive-container-manager"));
             let gate = CompatGate::new(stage.direct.clone(), manager, Names::toolhive(), target);
             let intent = stage.intent_named(&format!("t{round}"), &format!("a:{generation}"));
-            async move { gate.admit(&intent, Generation::choose(Some(generation), None)).await.map(drop) }
+            async move {
+                gate.admit(&intent, Generation::choose(Some(generation), None))
+                    .await
+                    .map(drop)
+            }
         };
         let (_, new) = together(admit("2"), admit("3")).await;
         new.unwrap();
@@ -107,16 +124,28 @@ async fn in_200_rounds_compat_behind_a_fence_loses_none() {
     fence.namespaces = vec!["race-fence".to_owned()];
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(stage.direct.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(stage.direct.clone());
-    policies.create(&PostParams::default(), &fence.policy()).await.unwrap();
-    bindings.create(&PostParams::default(), &fence.binding()).await.unwrap();
+    policies
+        .create(&PostParams::default(), &fence.policy())
+        .await
+        .unwrap();
+    bindings
+        .create(&PostParams::default(), &fence.binding())
+        .await
+        .unwrap();
     let (target, intent, prober) = (stage.target(), stage.intent("a:1"), writer("prober"));
     until("the fence is in force", async || {
-        let said = fence.probe(&stage.direct, &prober, &target, &intent).await.unwrap();
+        let said = fence
+            .probe(&stage.direct, &prober, &target, &intent)
+            .await
+            .unwrap();
         said == InForce::Yes
     })
     .await;
     let tally = race_compat(&stage).await;
-    println!("compat behind the fence: the old writer has won {} of {ROUNDS} rounds", tally.lost);
+    println!(
+        "compat behind the fence: the old writer has won {} of {ROUNDS} rounds",
+        tally.lost
+    );
     assert_eq!(tally.lost, 0);
 }
 
@@ -147,7 +176,8 @@ async fn in_200_rounds_strict_loses_none() {
         }
         let live = stage.end(round).await;
         let newest = format!("{}/3", stage.owner_uid);
-        let is_lost = image(&live) != "a:3" || live["metadata"]["annotations"][fence.as_str()] != newest.as_str();
+        let is_lost =
+            image(&live) != "a:3" || live["metadata"]["annotations"][fence.as_str()] != newest.as_str();
         tally.lost += usize::from(is_lost);
     }
     println!("strict: the old writer has won {} of {ROUNDS} rounds", tally.lost);

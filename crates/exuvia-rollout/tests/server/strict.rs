@@ -14,7 +14,10 @@ const FENCE: &str = "exuvia.dev/fence";
 
 impl Stage {
     async fn admit(&self, epoch: u64, image: &str) -> Outcome {
-        self.gate().admit(&self.intent(image), &self.ours(epoch)).await.unwrap()
+        self.gate()
+            .admit(&self.intent(image), &self.ours(epoch))
+            .await
+            .unwrap()
     }
 
     async fn create(&self, object: &Value) {
@@ -25,18 +28,33 @@ impl Stage {
 
 #[track_caller]
 fn expect(outcome: &Outcome, row: u8, action: Action) {
-    assert_eq!((outcome.decision.row, outcome.decision.action), (row, action), "{}", outcome.log_line());
+    assert_eq!(
+        (outcome.decision.row, outcome.decision.action),
+        (row, action),
+        "{}",
+        outcome.log_line()
+    );
 }
 
 #[tokio::test]
 async fn row_1_what_cannot_be_read_is_an_error_and_never_an_apply() {
     let stage = Stage::set("strict-1").await;
     for (resource, name) in [("statefulsets", TARGET), ("configmaps", OWNER)] {
-        for (code, exit) in [(403, exit::FAILED), (500, exit::TRY_AGAIN), (429, exit::TRY_AGAIN)] {
+        for (code, exit) in [
+            (403, exit::FAILED),
+            (500, exit::TRY_AGAIN),
+            (429, exit::TRY_AGAIN),
+        ] {
             let reads = Match::any().resource(resource).object("strict-1", name);
             let answer = exuvia_testenv::proxy::Answer::status(code).without_retry_after();
-            stage.proxy.inject(Rule::on(reads).always().then(Fault::refuse(answer)));
-            let error = stage.gate().admit(&stage.intent("a:1"), &stage.ours(1)).await.unwrap_err();
+            stage
+                .proxy
+                .inject(Rule::on(reads).always().then(Fault::refuse(answer)));
+            let error = stage
+                .gate()
+                .admit(&stage.intent("a:1"), &stage.ours(1))
+                .await
+                .unwrap_err();
             assert!(matches!(error, Error::Unread { .. }), "{error}");
             assert_eq!(error.exit_code(), exit, "{error}");
             stage.proxy.clear();
@@ -44,7 +62,9 @@ async fn row_1_what_cannot_be_read_is_an_error_and_never_an_apply() {
     }
     assert_eq!(stage.proxy.writes().len(), 0);
     // One that passes is not noticed.
-    let once = Rule::on(Match::any().resource("statefulsets")).nth(1).then(Fault::refuse(503));
+    let once = Rule::on(Match::any().resource("statefulsets"))
+        .nth(1)
+        .then(Fault::refuse(503));
     stage.proxy.inject(once);
     expect(&stage.admit(1, "a:1").await, 7, Action::Create);
 }
@@ -54,13 +74,21 @@ async fn row_2_without_a_living_owner_nothing_is_applied() {
     let stage = Stage::set("strict-2").await;
     let hold = json!({"metadata": {"finalizers": ["example.com/hold"]}});
     let params = PatchParams::default();
-    stage.owners().patch(OWNER, &params, &Patch::Merge(&hold)).await.unwrap();
+    stage
+        .owners()
+        .patch(OWNER, &params, &Patch::Merge(&hold))
+        .await
+        .unwrap();
     stage.delete_owner().await;
     let outcome = stage.admit(1, "a:1").await;
     expect(&outcome, 2, Action::RefuseOrphan);
     assert_eq!(outcome.next(), Next::NotReady { exit: 5 });
     let free = json!({"metadata": {"finalizers": []}});
-    stage.owners().patch(OWNER, &params, &Patch::Merge(&free)).await.unwrap();
+    stage
+        .owners()
+        .patch(OWNER, &params, &Patch::Merge(&free))
+        .await
+        .unwrap();
     expect(&stage.admit(1, "a:1").await, 2, Action::RefuseOrphan);
     assert_eq!(stage.proxy.writes().len(), 0);
 }
@@ -86,7 +114,11 @@ async fn rows_4_and_5_without_a_token_a_stamped_target_is_left_alone() {
         ..stage.ours(1)
     };
     for image in ["a:1", "a:2"] {
-        let outcome = stage.gate().admit(&stage.intent(image), &unversioned).await.unwrap();
+        let outcome = stage
+            .gate()
+            .admit(&stage.intent(image), &unversioned)
+            .await
+            .unwrap();
         expect(&outcome, 4, Action::ApplyUnstamped);
         assert_eq!(outcome.event().unwrap().kind, "Warning");
         assert_eq!(annotation(&stage.live().await, FENCE), None);
@@ -94,7 +126,11 @@ async fn rows_4_and_5_without_a_token_a_stamped_target_is_left_alone() {
     }
     expect(&stage.admit(3, "a:3").await, 8, Action::Apply);
     stage.proxy.forget();
-    let outcome = stage.gate().admit(&stage.intent("a:1"), &unversioned).await.unwrap();
+    let outcome = stage
+        .gate()
+        .admit(&stage.intent("a:1"), &unversioned)
+        .await
+        .unwrap();
     expect(&outcome, 5, Action::RefuseUnversioned);
     assert_eq!(outcome.next(), Next::NotReady { exit: 4 });
     assert_eq!(stage.proxy.writes().len(), 0);
@@ -111,10 +147,17 @@ async fn row_6_a_target_that_is_going_is_waited_for_and_then_made() {
         .await
         .unwrap();
     let old = stage.sets().get(TARGET).await.unwrap().metadata.uid;
-    stage.sets().delete(TARGET, &DeleteParams::default()).await.unwrap();
+    stage
+        .sets()
+        .delete(TARGET, &DeleteParams::default())
+        .await
+        .unwrap();
     stage.proxy.forget();
     let impatient = stage.gate().deletion_patience(Duration::ZERO);
-    let error = impatient.admit(&stage.intent("a:2"), &stage.ours(2)).await.unwrap_err();
+    let error = impatient
+        .admit(&stage.intent("a:2"), &stage.ours(2))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::StillDeleting { .. }), "{error}");
     assert_eq!(error.exit_code(), 75);
 
@@ -126,7 +169,10 @@ async fn row_6_a_target_that_is_going_is_waited_for_and_then_made() {
         .wait_for(|request| request.path.ends_with("/statefulsets/till-backend"))
         .await;
     assert_eq!(stage.proxy.writes().len(), 0);
-    stage.patch(&json!({"metadata": {"finalizers": null}})).await.unwrap();
+    stage
+        .patch(&json!({"metadata": {"finalizers": null}}))
+        .await
+        .unwrap();
     let outcome = waiting.await.unwrap().unwrap();
     expect(&outcome, 7, Action::Create);
     assert_ne!(stage.sets().get(TARGET).await.unwrap().metadata.uid, old);
@@ -139,31 +185,53 @@ async fn row_7_what_is_absent_is_made_and_owned_as_if_it_was_applied() {
     expect(&outcome, 7, Action::Create);
     assert_eq!(outcome.next(), Next::Serve { is_current: true });
     let live = stage.live().await;
-    assert_eq!(annotation(&live, FENCE), Some(format!("{}/1", stage.owner_uid).as_str()));
+    assert_eq!(
+        annotation(&live, FENCE),
+        Some(format!("{}/1", stage.owner_uid).as_str())
+    );
     assert_eq!(annotation(&live, "exuvia.dev/config-hash"), Some("c0ffee"));
     assert_eq!(annotation(&live, "mcp.exuvia.dev/generation"), Some("1"));
     let entries = live["metadata"]["managedFields"].as_array().unwrap();
-    let ours: Vec<_> = entries.iter().map(|entry| (&entry["manager"], &entry["operation"])).collect();
+    let ours: Vec<_> = entries
+        .iter()
+        .map(|entry| (&entry["manager"], &entry["operation"]))
+        .collect();
     assert_eq!(ours, [(&json!("mcp-runner"), &json!("Apply"))]);
     // So what a later intent leaves out goes.
     let mut less = stateful_set("strict-7", TARGET, "a:2");
-    less["spec"]["template"]["spec"]["containers"][0].as_object_mut().unwrap().remove("env");
+    less["spec"]["template"]["spec"]["containers"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("env");
     let less = exuvia_rollout::Intent::new(&less).unwrap();
     let outcome = stage.gate().admit(&less, &stage.ours(2)).await.unwrap();
     expect(&outcome, 13, Action::Apply);
-    assert!(stage.live().await["spec"]["template"]["spec"]["containers"][0].get("env").is_none());
+    assert!(
+        stage.live().await["spec"]["template"]["spec"]["containers"][0]
+            .get("env")
+            .is_none()
+    );
 }
 
 /// PITFALLS A42: a crash between the creation and its second write.
 #[tokio::test]
 async fn a_half_made_target_is_healed_by_the_next_pod() {
     let stage = Stage::set("strict-7b").await;
-    stage.proxy.inject(Rule::on(Match::writes()).nth(2).then(Fault::refuse(403)));
-    let error = stage.gate().admit(&stage.intent("a:1"), &stage.ours(1)).await.unwrap_err();
+    stage
+        .proxy
+        .inject(Rule::on(Match::writes()).nth(2).then(Fault::refuse(403)));
+    let error = stage
+        .gate()
+        .admit(&stage.intent("a:1"), &stage.ours(1))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Write(_)), "{error}");
     let operations = |live: &Value| -> Vec<String> {
         let entries = live["metadata"]["managedFields"].as_array().unwrap();
-        entries.iter().map(|entry| entry["operation"].as_str().unwrap().to_owned()).collect()
+        entries
+            .iter()
+            .map(|entry| entry["operation"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(operations(&stage.live().await), ["Update"]);
     // The same pod, started again: the values are right, but not ours yet.
@@ -183,15 +251,26 @@ async fn row_8_an_unstamped_target_is_adopted_unless_it_is_somebody_elses() {
     let live = stage.live().await;
     assert_eq!((image(&live), annotation(&live, FENCE).is_some()), ("a:2", true));
 
-    stage.sets().delete(TARGET, &DeleteParams::default()).await.unwrap();
-    for (uid, action) in [("somebody-else", Action::RefuseUnversioned), (&stage.owner_uid, Action::Apply)] {
+    stage
+        .sets()
+        .delete(TARGET, &DeleteParams::default())
+        .await
+        .unwrap();
+    for (uid, action) in [
+        ("somebody-else", Action::RefuseUnversioned),
+        (&stage.owner_uid, Action::Apply),
+    ] {
         let mut owned = stateful_set("strict-8", TARGET, "a:1");
         owned["metadata"]["ownerReferences"] = json!([{
             "apiVersion": "v1", "kind": "ConfigMap", "name": OWNER, "uid": uid, "controller": true,
         }]);
         stage.create(&owned).await;
         expect(&stage.admit(1, "a:2").await, 8, action);
-        stage.sets().delete(TARGET, &DeleteParams::default()).await.unwrap();
+        stage
+            .sets()
+            .delete(TARGET, &DeleteParams::default())
+            .await
+            .unwrap();
     }
 }
 
@@ -232,7 +311,8 @@ async fn rows_10_11_and_13_the_newer_wins_and_a_second_start_sends_nothing() {
     // An edit by somebody else is taken back, and what is not ours is left.
     stage.patch(&json!({"spec": {"replicas": 4}})).await.unwrap();
     expect(&stage.admit(3, "a:3").await, 11, Action::Nothing);
-    let container = json!({"spec": {"template": {"spec": {"containers": [{"name": "mcp", "image": "evil:1"}]}}}});
+    let container =
+        json!({"spec": {"template": {"spec": {"containers": [{"name": "mcp", "image": "evil:1"}]}}}});
     stage.patch(&container).await.unwrap();
     expect(&stage.admit(3, "a:3").await, 11, Action::Apply);
     let live = stage.live().await;
@@ -264,7 +344,10 @@ async fn row_12_of_one_epoch_with_another_image_the_deployments_template_decides
         ("c0ffee", Action::Apply, "b:3"),
     ] {
         let patch = deployment(config_hash);
-        deployments.patch(OWNER, &params, &Patch::Apply(&patch)).await.unwrap();
+        deployments
+            .patch(OWNER, &params, &Patch::Apply(&patch))
+            .await
+            .unwrap();
         expect(&stage.admit(3, "b:3").await, 12, action);
         assert_eq!(image(&stage.live().await), expected);
     }
@@ -285,6 +368,13 @@ async fn rows_14_and_15_a_recreated_owner_wins_and_the_old_ones_pods_do_not() {
     stage.proxy.forget();
     let outcome = stage.admit(8, "a:8").await;
     expect(&outcome, 15, Action::SkipStale);
-    assert!(outcome.log_line().contains(&format!("theirs={new}/1")), "{}", outcome.log_line());
-    assert_eq!((image(&stage.live().await), stage.proxy.writes().len()), ("b:1", 0));
+    assert!(
+        outcome.log_line().contains(&format!("theirs={new}/1")),
+        "{}",
+        outcome.log_line()
+    );
+    assert_eq!(
+        (image(&stage.live().await), stage.proxy.writes().len()),
+        ("b:1", 0)
+    );
 }

@@ -22,7 +22,9 @@ async fn mounted(api: &Api<ConfigMap>) -> Vec<u8> {
 async fn start(stage: &Stage, api: &Api<ConfigMap>, epoch: u64, made_for: &str) -> exuvia_rollout::Outcome {
     let bytes = mounted(api).await;
     let frozen = hash_bytes(made_for.as_bytes());
-    let read = read_settled(|| Ok(bytes.clone()), Some(&frozen), Duration::ZERO).await.unwrap();
+    let read = read_settled(|| Ok(bytes.clone()), Some(&frozen), Duration::ZERO)
+        .await
+        .unwrap();
     let image = String::from_utf8(read.bytes).unwrap();
     let ours = Ours {
         token: Some(Token::new(&stage.owner_uid, epoch)),
@@ -44,10 +46,16 @@ async fn torn_config_is_refused_in_both_directions() {
         api.patch("run", &params, &Patch::Apply(&map)).await.unwrap();
     };
     put("a:1").await;
-    assert_eq!(start(&stage, &api, 1, "a:1").await.decision.action, Action::Create);
+    assert_eq!(
+        start(&stage, &api, 1, "a:1").await.decision.action,
+        Action::Create
+    );
     // A new pod whose mount is still the old one.
     let outcome = start(&stage, &api, 2, "a:2").await;
-    assert_eq!((outcome.decision.row, outcome.decision.action), (3, Action::RefuseTorn));
+    assert_eq!(
+        (outcome.decision.row, outcome.decision.action),
+        (3, Action::RefuseTorn)
+    );
     assert_eq!(image(&stage.live().await), "a:1");
     put("a:2").await;
     assert_eq!(start(&stage, &api, 2, "a:2").await.decision.row, 13);
@@ -64,10 +72,19 @@ async fn a_frozen_config_cannot_be_changed_and_a_foreign_one_is_not_adopted() {
     let api: Api<ConfigMap> = Api::namespaced(stage.direct.clone(), "frozen");
     let writer = writer("operator");
     let frozen = FrozenConfig::new("till", "runconfig.json", "{\"image\": \"a:1\"}");
-    assert!(matches!(frozen.ensure(&writer, &api, None).await.unwrap(), Adopted::Created(_)));
-    assert!(matches!(frozen.ensure(&writer, &api, None).await.unwrap(), Adopted::Existing(_)));
+    assert!(matches!(
+        frozen.ensure(&writer, &api, None).await.unwrap(),
+        Adopted::Created(_)
+    ));
+    assert!(matches!(
+        frozen.ensure(&writer, &api, None).await.unwrap(),
+        Adopted::Existing(_)
+    ));
     let change = json!({"data": {"runconfig.json": "{}"}});
-    let error = api.patch(&frozen.name(), &PatchParams::default(), &Patch::Merge(&change)).await.unwrap_err();
+    let error = api
+        .patch(&frozen.name(), &PatchParams::default(), &Patch::Merge(&change))
+        .await
+        .unwrap_err();
     assert!(matches!(error, kube::Error::Api(status) if status.code == 422));
 
     let other = FrozenConfig::new("till", "runconfig.json", "{\"image\": \"a:2\"}");
@@ -100,12 +117,21 @@ async fn a_config_is_garbage_when_no_replica_set_names_it() {
     }
     let look = async |keep: &[&str]| {
         let maps = api.list(&ListParams::default()).await.unwrap().items;
-        let templates: Vec<Value> = sets.list(&ListParams::default()).await.unwrap().items.iter().map(|set| json!(set)).collect();
+        let templates: Vec<Value> = sets
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .iter()
+            .map(|set| json!(set))
+            .collect();
         garbage("till", &maps, &templates, keep)
     };
     assert_eq!(look(&[&frozen[2].name()]).await, Vec::<String>::new());
     assert_eq!(look(&[]).await, [frozen[2].name()]);
-    sets.delete("old", &kube::api::DeleteParams::default()).await.unwrap();
+    sets.delete("old", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
     let mut both = [frozen[0].name(), frozen[2].name()];
     both.sort();
     assert_eq!(look(&[]).await, both);

@@ -58,7 +58,10 @@ pub enum Dialect {
 fn resource(text: &str) -> Result<FencedKind, &'static str> {
     let (plural, of) = text.split_once('.').unwrap_or((text, ""));
     let is_group = of.is_empty() || (of != "*" && group(of).is_ok());
-    let is_plural = !plural.is_empty() && plural.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let is_plural = !plural.is_empty()
+        && plural
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     if is_plural && is_group && !text.ends_with('.') {
         Ok(FencedKind::new(of, plural))
     } else {
@@ -101,9 +104,15 @@ mod tests {
 
     #[test]
     fn resources_are_told_by_plural_and_group() {
-        assert_eq!(resource("statefulsets.apps").unwrap(), FencedKind::new("apps", "statefulsets"));
+        assert_eq!(
+            resource("statefulsets.apps").unwrap(),
+            FencedKind::new("apps", "statefulsets")
+        );
         assert_eq!(resource("configmaps").unwrap(), FencedKind::new("", "configmaps"));
-        assert_eq!(resource("tills.example.com").unwrap(), FencedKind::new("example.com", "tills"));
+        assert_eq!(
+            resource("tills.example.com").unwrap(),
+            FencedKind::new("example.com", "tills")
+        );
         for wrong in ["", ".", "x.", ".apps", "StatefulSet", "a b", "x.*", "sets/status"] {
             assert!(resource(wrong).is_err(), "{wrong}");
         }
