@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exuvia_testenv::until;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -60,7 +61,8 @@ impl Kubelet {
             runs_proxies,
             runners: Mutex::default(),
         });
-        let task = tokio::spawn(Arc::clone(&inner).work());
+        let work: BoxFuture<'static, ()> = Box::pin(Arc::clone(&inner).work());
+        let task = tokio::spawn(work);
         Self { inner, task }
     }
 
@@ -90,8 +92,8 @@ impl Inner {
             if let Ok(pods) = api.list(&ListParams::default()).await {
                 let alive: Vec<String> = pods.items.iter().filter_map(ResourceExt::uid).collect();
                 self.runners.lock().unwrap().retain(|uid, _| alive.contains(uid));
-                for pod in &pods.items {
-                    self.tend(&api, pod).await;
+                for pod in pods.items {
+                    self.tend(&api, &pod).await;
                 }
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -154,7 +156,12 @@ impl Inner {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
             let Some(source) = &volume.config_map else { continue };
-            let map = until("the mounted ConfigMap is there", async || api.get_opt(&source.name).await.unwrap()).await;
+            let map = loop {
+                if let Some(map) = api.get_opt(&source.name).await.unwrap() {
+                    break map;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            };
             for (name, text) in map.data.unwrap_or_default() {
                 std::fs::write(directory.join(name), text).unwrap();
             }
