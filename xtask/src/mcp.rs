@@ -1,7 +1,9 @@
 //! The generated files of the MCP operator: roles and CRDs of its chart, and the reference of its CRDs.
 
 use exuvia_runtime::rights::{Rule, RuleScope};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps,
+};
 use mcp_operator::{api, rights};
 
 const HEADER: &str = "{{- /* Generated from the code by `cargo xtask generate`. */}}\n";
@@ -19,7 +21,11 @@ pub(crate) fn files() -> anyhow::Result<Vec<(&'static str, String)>> {
         ),
         (
             "charts/mcp-operator/templates/role.yaml",
-            role("Role", "  namespace: {{ .Release.Namespace }}\n", &of_scope(&rules, RuleScope::Own)),
+            role(
+                "Role",
+                "  namespace: {{ .Release.Namespace }}\n",
+                &of_scope(&rules, RuleScope::Own),
+            ),
         ),
         (
             "charts/mcp-operator/templates/mcpservers.mcp.exuvia.dev.yaml",
@@ -50,7 +56,10 @@ fn role(kind: &str, namespace: &str, rules: &[&Rule]) -> String {
     text.push_str("rules:\n");
     for rule in rules {
         let yaml = rule.to_yaml();
-        let yaml = yaml.replace(&format!("\"{LEASE}\""), "{{ include \"mcp-operator.fullname\" . | quote }}");
+        let yaml = yaml.replace(
+            &format!("\"{LEASE}\""),
+            "{{ include \"mcp-operator.fullname\" . | quote }}",
+        );
         for line in yaml.lines() {
             text.push_str(&format!("  {line}\n"));
         }
@@ -68,7 +77,9 @@ fn role(kind: &str, namespace: &str, rules: &[&Rule]) -> String {
 fn crd_template(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(crd)?;
     anyhow::ensure!(!yaml.contains("{{"), "a description is taken for an expression");
-    Ok(format!("{HEADER}{{{{- if .Values.installCrds }}}}\n{yaml}{{{{- end }}}}\n"))
+    Ok(format!(
+        "{HEADER}{{{{- if .Values.installCrds }}}}\n{yaml}{{{{- end }}}}\n"
+    ))
 }
 
 /// A page with one table of fields for each kind.
@@ -81,15 +92,32 @@ fn reference(crds: &[CustomResourceDefinition]) -> String {
             .spec
             .versions
             .iter()
-            .map(|version| format!("`{}`{}", version.name, if version.storage { " (stored)" } else { "" }))
+            .map(|version| {
+                format!(
+                    "`{}`{}",
+                    version.name,
+                    if version.storage { " (stored)" } else { "" }
+                )
+            })
             .collect();
-        text.push_str(&format!("\n## {}\n\n`{}`, versions {}.\n\n", crd.spec.names.kind, crd.spec.group, versions.join(", ")));
+        text.push_str(&format!(
+            "\n## {}\n\n`{}`, versions {}.\n\n",
+            crd.spec.names.kind,
+            crd.spec.group,
+            versions.join(", ")
+        ));
         text.push_str("| field | type | meaning |\n|---|---|---|\n");
-        let schema = crd.spec.versions.first().and_then(|version| version.schema.as_ref());
+        let schema = crd
+            .spec
+            .versions
+            .first()
+            .and_then(|version| version.schema.as_ref());
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         for part in ["spec", "status"] {
             let fields = schema.and_then(|schema| schema.properties.as_ref()?.get(part));
-            fields.into_iter().for_each(|fields| rows(&mut text, part, fields));
+            fields
+                .into_iter()
+                .for_each(|fields| rows(&mut text, part, fields));
         }
     }
     text
@@ -101,8 +129,16 @@ const KNOWN: [&str; 5] = ["env", "envFrom", "resources", "conditions", "imagePul
 fn rows(text: &mut String, path: &str, schema: &JSONSchemaProps) {
     for (name, field) in schema.properties.iter().flatten() {
         let path = format!("{path}.{name}");
-        let about = field.description.clone().unwrap_or_default().replace(['\n', '|'], " ");
-        let default = field.default.as_ref().map(|value| format!(" Default: `{}`.", value.0)).unwrap_or_default();
+        let about = field
+            .description
+            .clone()
+            .unwrap_or_default()
+            .replace(['\n', '|'], " ");
+        let default = field
+            .default
+            .as_ref()
+            .map(|value| format!(" Default: `{}`.", value.0))
+            .unwrap_or_default();
         let kind = field.type_.clone().unwrap_or_else(|| "any".to_owned());
         let required = schema.required.iter().flatten().any(|required| required == name);
         let required = if required { ", required" } else { "" };

@@ -25,7 +25,9 @@ pub fn selector(server: &str, part: &str) -> String {
 pub fn servers_of(child: &str) -> impl Iterator<Item = &str> {
     let config = child.rsplit_once("-run-").map(|(server, _)| server);
     let suffixed = ["-backend", "-runner"].map(|suffix| child.strip_suffix(suffix));
-    std::iter::once(child).chain(suffixed.into_iter().flatten()).chain(config)
+    std::iter::once(child)
+        .chain(suffixed.into_iter().flatten())
+        .chain(config)
 }
 
 #[cfg(test)]

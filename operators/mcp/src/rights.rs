@@ -12,8 +12,20 @@ pub fn runner(server: &str) -> Vec<Rule> {
     let backend = || [naming::backend(server)];
     let own = || [server.to_owned()];
     vec![
-        Rule::new("Read the server that it runs for.", GROUP, ["mcpservers"], &["get"]).only(own()),
-        Rule::new("Report what the gate decided.", GROUP, ["mcpservers/status"], &["patch"]).only(own()),
+        Rule::new(
+            "Read the server that it runs for.",
+            GROUP,
+            ["mcpservers"],
+            &["get"],
+        )
+        .only(own()),
+        Rule::new(
+            "Report what the gate decided.",
+            GROUP,
+            ["mcpservers/status"],
+            &["patch"],
+        )
+        .only(own()),
         Rule::new("Create the backend.", "apps", ["statefulsets"], &["create"]),
         Rule::new(
             "Apply the backend, and notice when it goes.",
@@ -29,7 +41,12 @@ pub fn runner(server: &str) -> Vec<Rule> {
             &["get"],
         )
         .only(own()),
-        Rule::new("Create the headless Service of the backend.", "", ["services"], &["create"]),
+        Rule::new(
+            "Create the headless Service of the backend.",
+            "",
+            ["services"],
+            &["create"],
+        ),
         Rule::new("Apply it.", "", ["services"], &["get", "patch"]).only(backend()),
         Rule::new(
             "Find the pods of the backend, and delete one that is stuck on an old revision.",
@@ -51,14 +68,24 @@ pub fn operator() -> Vec<Rule> {
             ["mcpservers"],
             &["get", "list", "watch", "patch"],
         ),
-        Rule::new("Report how servers are.", GROUP, ["mcpservers/status"], &["patch"]),
+        Rule::new(
+            "Report how servers are.",
+            GROUP,
+            ["mcpservers/status"],
+            &["patch"],
+        ),
         Rule::new(
             "Read which tools clients see.",
             GROUP,
             ["mcptoolconfigs"],
             &["get", "list", "watch"],
         ),
-        Rule::new("Report where tool configs are used.", GROUP, ["mcptoolconfigs/status"], &["patch"]),
+        Rule::new(
+            "Report where tool configs are used.",
+            GROUP,
+            ["mcptoolconfigs/status"],
+            &["patch"],
+        ),
         Rule::new(
             "Apply the proxy, watch it, and delete it before the backend.",
             "apps",
@@ -71,7 +98,12 @@ pub fn operator() -> Vec<Rule> {
             ["statefulsets"],
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
-        Rule::new("See which run configs are in use.", "apps", ["replicasets"], &["list"]),
+        Rule::new(
+            "See which run configs are in use.",
+            "apps",
+            ["replicasets"],
+            &["list"],
+        ),
         Rule::new(
             "Apply run configs, and delete those that are not in use.",
             "",
@@ -117,5 +149,8 @@ pub fn operator() -> Vec<Rule> {
 pub fn all(lease: Option<&str>) -> Vec<Rule> {
     let rules = exuvia_runtime::rights::operator(lease, [operator()]);
     // Events about cluster-scoped objects would be in `default`; this operator has none, and its own rule is about all namespaces.
-    rules.into_iter().filter(|rule| rule.scope != RuleScope::Default).collect()
+    rules
+        .into_iter()
+        .filter(|rule| rule.scope != RuleScope::Default)
+        .collect()
 }

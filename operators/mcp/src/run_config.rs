@@ -227,7 +227,8 @@ fn parse(path: &Path, read: ReadConfig) -> Result<FoundConfig, ConfigError> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = r#"{"name": "a", "namespace": "ns", "image": "i", "path": "/mcp", "mcpPort": 1, "proxyPort": 2}"#;
+    const GOOD: &str =
+        r#"{"name": "a", "namespace": "ns", "image": "i", "path": "/mcp", "mcpPort": 1, "proxyPort": 2}"#;
 
     fn files(contents: &[(&str, &str)]) -> (tempfile::TempDir, Vec<PathBuf>) {
         let directory = tempfile::tempdir().unwrap();
@@ -243,7 +244,10 @@ mod tests {
     }
 
     fn find(paths: &[PathBuf]) -> Result<FoundConfig, ConfigError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         runtime.block_on(read(paths, None, Duration::ZERO))
     }
 
@@ -261,7 +265,10 @@ mod tests {
     fn a_missing_file_is_an_error_that_names_every_place() {
         let (_directory, paths) = files(&[("one", ""), ("two", "")]);
         let error = find(&paths).unwrap_err().to_string();
-        assert!(error.contains("/one, ") && error.contains("/two; mount it"), "{error}");
+        assert!(
+            error.contains("/one, ") && error.contains("/two; mount it"),
+            "{error}"
+        );
     }
 
     #[test]

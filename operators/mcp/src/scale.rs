@@ -80,7 +80,10 @@ mod tests {
     fn replicas_are_handed_over_once_and_only_when_they_would_be_lost() {
         let silent = json!({"spec": {}});
         assert_eq!(to_hand_over(&live(&["me"]), &silent, "me"), Some(3));
-        assert_eq!(to_hand_over(&live(&["me"]), &json!({"spec": {"replicas": 2}}), "me"), None);
+        assert_eq!(
+            to_hand_over(&live(&["me"]), &json!({"spec": {"replicas": 2}}), "me"),
+            None
+        );
         assert_eq!(to_hand_over(&live(&["other"]), &silent, "me"), None);
         assert_eq!(to_hand_over(&live(&["me", "me-scale"]), &silent, "me"), None);
     }

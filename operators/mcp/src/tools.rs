@@ -11,8 +11,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::controller::within;
 use crate::api::{MCPServer, MCPToolConfig, SERVER_CRD, TOOL_CONFIG_CRD, TOOL_CONFIG_HASH};
+use crate::controller::within;
 
 /// Reconciles `MCPToolConfig` objects.
 pub struct ToolConfigController {
@@ -28,7 +28,10 @@ pub struct ToolConfigController {
 #[non_exhaustive]
 pub enum Error {
     /// Something could not be read.
-    #[error("cannot read {what} of MCPToolConfig {object}: {}", exuvia_write::brief(source))]
+    #[error(
+        "cannot read {what} of MCPToolConfig {object}: {}",
+        exuvia_write::brief(source)
+    )]
     Read {
         /// What.
         what: &'static str,
@@ -72,19 +75,26 @@ impl ToolConfigController {
         let configs: Api<MCPToolConfig> = Api::namespaced(self.client.clone(), namespace);
         let servers: Api<MCPServer> = Api::namespaced(self.client.clone(), namespace);
         let config = configs.get_opt(name).await.map_err(failed("the object"))?;
-        let all = servers.list(&ListParams::default()).await.map_err(failed("the servers"))?;
+        let all = servers
+            .list(&ListParams::default())
+            .await
+            .map_err(failed("the servers"))?;
         let hash = config.as_ref().map(|config| hash_value(&json!(config.spec)));
         let mut referring = 0;
         for server in all.items.iter().filter(|server| refers_to(server) == Some(name)) {
             referring += 1;
             if server.metadata.deletion_timestamp.is_none() {
-                self.writer.patch(&servers, server, |server| put(server, hash.as_deref())).await?;
+                self.writer
+                    .patch(&servers, server, |server| put(server, hash.as_deref()))
+                    .await?;
             }
         }
         // One that refers to none any more keeps no hash. A config that was deleted is gone from all of them.
         for server in all.items.iter().filter(|server| refers_to(server).is_none()) {
             if server.metadata.deletion_timestamp.is_none() {
-                self.writer.patch(&servers, server, |server| put(server, None)).await?;
+                self.writer
+                    .patch(&servers, server, |server| put(server, None))
+                    .await?;
             }
         }
         if let Some(config) = config {
@@ -104,7 +114,11 @@ impl ToolConfigController {
 
 /// The name of the tool config that a server refers to.
 fn refers_to(server: &MCPServer) -> Option<&str> {
-    server.spec.tool_config_ref.as_ref().map(|reference| reference.name.as_str())
+    server
+        .spec
+        .tool_config_ref
+        .as_ref()
+        .map(|reference| reference.name.as_str())
 }
 
 fn put(server: &mut MCPServer, hash: Option<&str>) {
@@ -145,22 +159,34 @@ impl Controller for ToolConfigController {
         };
         let configs: Api<MCPToolConfig> = within(&self.watching, self.namespace.as_deref());
         let mut first = true;
-        let own = follow(configs, ListParams::default(), &self.metrics, TOOL_CONFIG_CRD, |seen| match seen {
-            Seen::Applied(config) => add(config.namespace(), &config.name_any()),
-            Seen::Deleted(config) => add(config.namespace, &config.name),
-            Seen::Synced => count(&mut first),
-        });
+        let own = follow(
+            configs,
+            ListParams::default(),
+            &self.metrics,
+            TOOL_CONFIG_CRD,
+            |seen| match seen {
+                Seen::Applied(config) => add(config.namespace(), &config.name_any()),
+                Seen::Deleted(config) => add(config.namespace, &config.name),
+                Seen::Synced => count(&mut first),
+            },
+        );
         let servers: Api<MCPServer> = within(&self.watching, self.namespace.as_deref());
         let mut first_servers = true;
-        let of_servers = follow(servers, ListParams::default(), &self.metrics, SERVER_CRD, |seen| match seen {
-            Seen::Applied(server) => {
-                if let Some(name) = refers_to(&server) {
-                    add(server.namespace(), name);
+        let of_servers = follow(
+            servers,
+            ListParams::default(),
+            &self.metrics,
+            SERVER_CRD,
+            |seen| match seen {
+                Seen::Applied(server) => {
+                    if let Some(name) = refers_to(&server) {
+                        add(server.namespace(), name);
+                    }
                 }
-            }
-            Seen::Deleted(_) => {}
-            Seen::Synced => count(&mut first_servers),
-        });
+                Seen::Deleted(_) => {}
+                Seen::Synced => count(&mut first_servers),
+            },
+        );
         futures::join!(own, of_servers);
     }
 

@@ -15,7 +15,9 @@ pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
 /// The same for a Deployment.
 pub fn is_deployment_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.replicas.unwrap_or(1);
-    let Some(status) = &deployment.status else { return false };
+    let Some(status) = &deployment.status else {
+        return false;
+    };
     let seen = status.observed_generation.unwrap_or(0) >= deployment.metadata.generation.unwrap_or(0);
     let all = |count: Option<i32>| count.unwrap_or(0) == wanted;
     seen && all(status.replicas) && all(status.updated_replicas) && all(status.ready_replicas)

@@ -40,7 +40,9 @@ pub struct CommonArgs {
 impl CommonArgs {
     async fn config(&self) -> anyhow::Result<Config> {
         if self.kubeconfig.is_none() && self.context.is_none() {
-            return Config::infer().await.context("no cluster is configured: give --kubeconfig, or run inside a cluster");
+            return Config::infer()
+                .await
+                .context("no cluster is configured: give --kubeconfig, or run inside a cluster");
         }
         let options = KubeConfigOptions {
             context: self.context.clone(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use exuvia_runtime::{
-    Claim, Events, Health, LeaseSettings, LogLevel, Metrics, Runtime, RuntimeSettings, bind, elect_with_health,
-    serve, start_logging,
+    Claim, Events, Health, LeaseSettings, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
+    elect_with_health, serve, start_logging,
 };
 use exuvia_write::Writer;
 use tokio::sync::watch;
@@ -50,7 +50,12 @@ pub struct OperatorArgs {
     #[arg(long, env = "MCP_LEASE_DURATION", default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
     /// The address and port that serve /metrics, /livez, /readyz and /log-level
-    #[arg(long, env = "MCP_LISTEN", default_value = "[::]:8080", value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "MCP_LISTEN",
+        default_value = "[::]:8080",
+        value_name = "ADDRESS:PORT"
+    )]
     pub listen: String,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -70,9 +75,17 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
     let listener = bind(&args.listen).await?;
     let version = env!("CARGO_PKG_VERSION");
     let identity = args.common.pod();
-    let namespace = args.lease_namespace.as_ref().unwrap_or(&config.default_namespace).clone();
+    let namespace = args
+        .lease_namespace
+        .as_ref()
+        .unwrap_or(&config.default_namespace)
+        .clone();
     let (health, metrics) = (Health::new(), Metrics::new(version));
-    let claim = if args.leader_elect { Claim::none() } else { Claim::always() };
+    let claim = if args.leader_elect {
+        Claim::none()
+    } else {
+        Claim::always()
+    };
     metrics.observe_claim(&args.lease_name, &claim);
     let ungated = Writer::named("mcp-operator")
         .user_agent(format!("mcp-operator/{version}"))
@@ -130,9 +143,16 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         duration: args.lease_duration,
     };
     let electing = args.leader_elect.then(|| {
-        tokio::spawn(elect_with_health(leasing, ungated, settings, claim, health, async move {
-            let _ = may_release.wait_for(|ended| *ended).await;
-        }))
+        tokio::spawn(elect_with_health(
+            leasing,
+            ungated,
+            settings,
+            claim,
+            health,
+            async move {
+                let _ = may_release.wait_for(|ended| *ended).await;
+            },
+        ))
     });
     runtime.run(stop).await;
     work_ended.send_replace(true);

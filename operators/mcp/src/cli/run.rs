@@ -17,7 +17,11 @@ use crate::runner::{self, GateKind, RunSettings};
 
 /// The runner of one MCP server.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "mcp-runner", version, about = "Applies the backend of one MCP server, and is its proxy")]
+#[command(
+    name = "mcp-runner",
+    version,
+    about = "Applies the backend of one MCP server, and is its proxy"
+)]
 pub struct RunnerArgs {
     /// What to do
     #[command(subcommand)]
@@ -79,7 +83,9 @@ pub struct RunArgs {
 pub struct Dialect(pub Names);
 
 fn dialect(text: &str) -> Result<Dialect, String> {
-    Names::named(text).map(Dialect).ok_or_else(|| "expected default or toolhive".to_owned())
+    Names::named(text)
+        .map(Dialect)
+        .ok_or_else(|| "expected default or toolhive".to_owned())
 }
 
 /// Flags of `mcp-runner bridge`.
@@ -111,7 +117,9 @@ pub fn runner_main(args: RunnerArgs) -> ExitCode {
             Err(error) => fail(&error),
         },
         RunnerCommand::Bridge(args) => bridge(args).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS),
-        RunnerCommand::Install { path } => install(&path).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS),
+        RunnerCommand::Install { path } => {
+            install(&path).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -120,7 +128,11 @@ fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
     let log_level = start_logging(args.common.log_format, &args.common.log_level)?;
     let names = args.names.0;
     let config_paths = if args.configs.is_empty() {
-        names.config_paths.iter().map(|path| PathBuf::from(&**path)).collect()
+        names
+            .config_paths
+            .iter()
+            .map(|path| PathBuf::from(&**path))
+            .collect()
     } else {
         args.configs
     };

@@ -8,10 +8,10 @@ use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
+use super::Error;
 use super::build::{Intended, Prepared, owner_reference};
 use super::child::{ChildKind, controller_of};
 use super::restart::Pending;
-use super::Error;
 use crate::api::{MCPServer, RESTART, RESTART_MARK};
 use crate::scale;
 
@@ -47,7 +47,11 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
         server = mark(client, writer, &server, pending).await?;
     }
     let removed = remove_old_configs(client, writer, &prepared).await?;
-    tracing::debug!(namespace, server = prepared.accepted.name, "children are as they should be");
+    tracing::debug!(
+        namespace,
+        server = prepared.accepted.name,
+        "children are as they should be"
+    );
     Ok(Applied {
         prepared,
         server,
@@ -73,15 +77,20 @@ async fn apply_child(
             scale::keep(writer, &api, live, child.intent.body()).await?;
         }
     }
-    Ok(writer.apply(&api, &child.stamped(), &Apply::default().force()).await?)
+    Ok(writer
+        .apply(&api, &child.stamped(), &Apply::default().force())
+        .await?)
 }
 
 /// Makes the run config, unless it is there.
 async fn ensure_config(client: &Client, writer: &Writer, prepared: &Prepared) -> Result<(), Error> {
     let accepted = &prepared.accepted;
-    if accepted.found.configs.iter().any(|found| {
-        found.name_any() == prepared.config.name() && prepared.config.is_held_by(found)
-    }) {
+    if accepted
+        .found
+        .configs
+        .iter()
+        .any(|found| found.name_any() == prepared.config.name() && prepared.config.is_held_by(found))
+    {
         return Ok(());
     }
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &accepted.namespace);
@@ -122,7 +131,12 @@ async fn delete_old_pods(
 }
 
 /// Notes that the restart was carried out. A 409 comes back: the next reconcile builds the same template again, and marks.
-async fn mark(client: &Client, writer: &Writer, server: &MCPServer, pending: &Pending) -> Result<MCPServer, Error> {
+async fn mark(
+    client: &Client,
+    writer: &Writer,
+    server: &MCPServer,
+    pending: &Pending,
+) -> Result<MCPServer, Error> {
     let api: Api<MCPServer> = Api::namespaced(client.clone(), &server.namespace().unwrap_or_default());
     let marked = writer
         .patch(&api, server, |server| {
@@ -142,8 +156,14 @@ async fn remove_old_configs(
     let accepted = &prepared.accepted;
     let found = &accepted.found;
     // The Deployment as it was read counts, too: its ReplicaSet may not be there yet.
-    let deployment = found.deployment.iter().filter_map(|object| serde_json::to_value(object).ok());
-    let sets = found.replica_sets.iter().filter_map(|object| serde_json::to_value(object).ok());
+    let deployment = found
+        .deployment
+        .iter()
+        .filter_map(|object| serde_json::to_value(object).ok());
+    let sets = found
+        .replica_sets
+        .iter()
+        .filter_map(|object| serde_json::to_value(object).ok());
     let templates: Vec<Value> = deployment.chain(sets).collect();
     let in_use = prepared.config.name();
     let garbage = garbage(&accepted.name, &found.configs, &templates, &[&in_use]);

@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use super::child::ChildKind;
 use super::restart::Restart;
 use super::validate::Accepted;
-use crate::api::{
-    GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL,
-};
+use crate::api::{GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
 use crate::run_config::{FILE, RunConfig};
 use crate::{naming, rights};
 
@@ -85,9 +83,17 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
     }
     children.push((ChildKind::Service, service(&accepted)));
     children.push((ChildKind::Deployment, deployment));
-    let intended = |(kind, intent): (_, Value)| Ok(Intended { kind, intent: Intent::new(&intent)? });
+    let intended = |(kind, intent): (_, Value)| {
+        Ok(Intended {
+            kind,
+            intent: Intent::new(&intent)?,
+        })
+    };
     Ok(Prepared {
-        children: children.into_iter().map(intended).collect::<Result<_, InvalidIntent>>()?,
+        children: children
+            .into_iter()
+            .map(intended)
+            .collect::<Result<_, InvalidIntent>>()?,
         config,
         token,
         accepted,
@@ -99,12 +105,24 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
 fn known_stamps(accepted: &Accepted, names: &Names) -> Vec<FoundStamps> {
     let found = &accepted.found;
     let value = |object: Option<Value>| object.unwrap_or_default();
-    let deployment = value(found.deployment.as_ref().and_then(|object| serde_json::to_value(object).ok()));
-    let backend = value(found.backend.as_ref().and_then(|object| serde_json::to_value(object).ok()));
+    let deployment = value(
+        found
+            .deployment
+            .as_ref()
+            .and_then(|object| serde_json::to_value(object).ok()),
+    );
+    let backend = value(
+        found
+            .backend
+            .as_ref()
+            .and_then(|object| serde_json::to_value(object).ok()),
+    );
     let epoch = found.server.status.as_ref().and_then(|status| status.epoch);
     let token = epoch
         .and_then(|epoch| u64::try_from(epoch).ok())
-        .map_or(Stamp::Absent, |epoch| Stamp::Found(Token::new(&accepted.uid, epoch)));
+        .map_or(Stamp::Absent, |epoch| {
+            Stamp::Found(Token::new(&accepted.uid, epoch))
+        });
     vec![
         FoundStamps::of_template(&deployment, names),
         FoundStamps::of_object(&backend, names),
@@ -155,7 +173,10 @@ fn service_account(accepted: &Accepted, name: &str) -> Value {
 }
 
 fn role(accepted: &Accepted, name: &str) -> Value {
-    let rules: Vec<_> = rights::runner(&accepted.name).into_iter().map(|rule| rule.rule).collect();
+    let rules: Vec<_> = rights::runner(&accepted.name)
+        .into_iter()
+        .map(|rule| rule.rule)
+        .collect();
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

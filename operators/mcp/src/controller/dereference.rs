@@ -83,7 +83,11 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         deployment,
         backend,
         configs: configs.list(&frozen).await.map_err(failed("run configs"))?.items,
-        replica_sets: replica_sets.list(&proxies).await.map_err(failed("replica sets"))?.items,
+        replica_sets: replica_sets
+            .list(&proxies)
+            .await
+            .map_err(failed("replica sets"))?
+            .items,
         proxies: pods.list(&proxies).await.map_err(failed("pods"))?.items,
         server,
     })

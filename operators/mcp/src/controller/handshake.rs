@@ -42,26 +42,41 @@ pub(crate) async fn shake_hands(spec: &MCPServerSpec, token: &Token, proxies: &[
     let Some(address) = proxies.iter().find_map(|pod| address(pod, token)) else {
         return Handshake::Failed("no proxy of this roll-out has an address yet".to_owned());
     };
-    let host = if address.contains(':') { format!("[{address}]") } else { address };
+    let host = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address
+    };
     let url = format!("http://{host}:{}{}", spec.proxy_port, spec.path);
     match tokio::time::timeout(PATIENCE, initialize(&url)).await {
         Ok(Ok(info)) => Handshake::Done(info),
         Ok(Err(why)) => Handshake::Failed(why),
-        Err(_) => Handshake::Failed(format!("no answer to `initialize` within {} s", PATIENCE.as_secs())),
+        Err(_) => Handshake::Failed(format!(
+            "no answer to `initialize` within {} s",
+            PATIENCE.as_secs()
+        )),
     }
 }
 
 /// The address of a ready pod that has this stamp.
 fn address(pod: &Pod, token: &Token) -> Option<String> {
     let status = pod.status.as_ref()?;
-    let is_ready = status.conditions.iter().flatten().any(|fact| fact.type_ == "Ready" && fact.status == "True");
+    let is_ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|fact| fact.type_ == "Ready" && fact.status == "True");
     let is_new = pod.annotations().get(FENCE_ANNOTATION) == Some(&token.to_string());
     let is_alive = pod.metadata.deletion_timestamp.is_none();
-    status.pod_ip.clone().filter(|ip| is_ready && is_new && is_alive && !ip.is_empty())
+    status
+        .pod_ip
+        .clone()
+        .filter(|ip| is_ready && is_new && is_alive && !ip.is_empty())
 }
 
 async fn initialize(url: &str) -> Result<ServerInfo, String> {
-    let client: HttpClient<HttpConnector, Full<Bytes>> = HttpClient::builder(TokioExecutor::new()).build_http();
+    let client: HttpClient<HttpConnector, Full<Bytes>> =
+        HttpClient::builder(TokioExecutor::new()).build_http();
     let body = json!({
         "jsonrpc": "2.0",
         "id": 1,
@@ -79,16 +94,25 @@ async fn initialize(url: &str) -> Result<ServerInfo, String> {
         .header(header::ACCEPT, "application/json, text/event-stream")
         .body(Full::from(body.to_string()))
         .map_err(|error| format!("invalid URL {url}: {error}"))?;
-    let mut answer = client.request(request).await.map_err(|error| format!("cannot reach the proxy: {error}"))?;
+    let mut answer = client
+        .request(request)
+        .await
+        .map_err(|error| format!("cannot reach the proxy: {error}"))?;
     if answer.status() != StatusCode::OK {
-        return Err(format!("`initialize` was answered with HTTP status {}", answer.status().as_u16()));
+        return Err(format!(
+            "`initialize` was answered with HTTP status {}",
+            answer.status().as_u16()
+        ));
     }
     let session = answer.headers().get(SESSION).cloned();
     let info = first_message(answer.body_mut()).await;
     drop(answer);
     if let Some(session) = session {
         // The server may forget the session; one that does not know DELETE forgets it by itself.
-        let request = Request::builder().method(Method::DELETE).uri(url).header(SESSION, session);
+        let request = Request::builder()
+            .method(Method::DELETE)
+            .uri(url)
+            .header(SESSION, session);
         if let Ok(request) = request.body(Full::default()) {
             let _ = client.request(request).await;
         }

@@ -16,7 +16,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exuvia_rollout::FROZEN_LABEL;
-use exuvia_runtime::{Controller, EventKind, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata};
+use exuvia_runtime::{
+    Controller, EventKind, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
+};
 use exuvia_write::{Redacted, Writer};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -77,7 +79,10 @@ impl ServerSettings {
 #[non_exhaustive]
 pub enum Error {
     /// Something could not be read.
-    #[error("cannot read the {what} of MCPServer {object}: {}", exuvia_write::brief(source))]
+    #[error(
+        "cannot read the {what} of MCPServer {object}: {}",
+        exuvia_write::brief(source)
+    )]
     Read {
         /// What.
         what: &'static str,
@@ -141,17 +146,21 @@ impl ServerController {
                 return Ok(Next::After(self.settings.resync));
             }
         };
-        self.warn(&accepted.found.server, accepted.restart.problem.as_deref()).await;
+        self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
+            .await;
         let prepared = build::build(accepted, &self.settings.runner_image)?;
         let applied = apply::apply(client, writer, prepared).await?;
         if !applied.removed.is_empty() {
-            tracing::info!(removed = applied.removed.join(","), "removed run configs that were not in use");
+            tracing::info!(
+                removed = applied.removed.join(","),
+                "removed run configs that were not in use"
+            );
         }
         let handshake = handshake(&applied).await;
         let verdict = update_status::verdict(&applied, &handshake);
         update_status::update_status(client, writer, &applied.server, &verdict).await?;
         Ok(Next::After(match handshake {
-            Handshake::Failed(_) => SHAKE_AGAIN,
+            Handshake::Failed(_) => SHAKE_AGAIN.min(self.settings.resync),
             _ => self.settings.resync,
         }))
     }
@@ -160,7 +169,10 @@ impl ServerController {
     async fn warn(&self, server: &MCPServer, problem: Option<&str>) {
         let key = format!("{}/{}", server.namespace().unwrap_or_default(), server.name_any());
         let Some(problem) = problem else {
-            self.warned.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.warned
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&key);
             return;
         };
         let before = self
@@ -172,7 +184,13 @@ impl ServerController {
             tracing::warn!(server = server.name_any(), "{problem}");
             let about = reference(server);
             self.events
-                .publish(&about, EventKind::Warning, "InvalidRestart", "Restart", Redacted::ours(problem))
+                .publish(
+                    &about,
+                    EventKind::Warning,
+                    "InvalidRestart",
+                    "Restart",
+                    Redacted::ours(problem),
+                )
                 .await;
         }
     }
@@ -202,7 +220,9 @@ impl ServerController {
                 Seen::Applied(child) => {
                     queue_servers(&child.namespace().unwrap_or_default(), &child.name_any());
                 }
-                Seen::Deleted(child) => queue_servers(child.namespace.as_deref().unwrap_or_default(), &child.name),
+                Seen::Deleted(child) => {
+                    queue_servers(child.namespace.as_deref().unwrap_or_default(), &child.name)
+                }
                 Seen::Synced => synced(),
             })
             .await;
@@ -280,20 +300,35 @@ impl Controller for ServerController {
         let counters: Vec<_> = (0..others.len() + children.len()).map(|_| count_once()).collect();
         let watches = children.iter().chain(&others).zip(&counters);
         let watches: Vec<_> = watches
-            .map(|((resource, name, label), counter)| self.follow_child(resource, name, label, &queue, counter))
+            .map(|((resource, name, label), counter)| {
+                self.follow_child(resource, name, label, &queue, counter)
+            })
             .collect();
         let servers: Api<MCPServer> = within(&self.watching, self.settings.namespace.as_deref());
         let own_counter = count_once();
-        let own = follow(servers, ListParams::default(), &self.metrics, SERVER_CRD, |seen| match seen {
-            Seen::Applied(server) => {
-                queue.add(format!("{}/{}", server.namespace().unwrap_or_default(), server.name_any()));
-            }
-            Seen::Deleted(server) => {
-                let key = format!("{}/{}", server.namespace.unwrap_or_default(), server.name);
-                self.warned.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-            }
-            Seen::Synced => own_counter(),
-        });
+        let own = follow(
+            servers,
+            ListParams::default(),
+            &self.metrics,
+            SERVER_CRD,
+            |seen| match seen {
+                Seen::Applied(server) => {
+                    queue.add(format!(
+                        "{}/{}",
+                        server.namespace().unwrap_or_default(),
+                        server.name_any()
+                    ));
+                }
+                Seen::Deleted(server) => {
+                    let key = format!("{}/{}", server.namespace.unwrap_or_default(), server.name);
+                    self.warned
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .remove(&key);
+                }
+                Seen::Synced => own_counter(),
+            },
+        );
         futures::join!(own, join_all(watches));
     }
 

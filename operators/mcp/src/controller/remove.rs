@@ -20,7 +20,11 @@ const ORPHAN: &str = "orphan";
 ///
 /// A runner that is still alive cannot make the backend again: its owner is being deleted, which its gate refuses.
 pub(super) async fn remove(client: &Client, writer: &Writer, server: &MCPServer) -> Result<(), Error> {
-    if !server.finalizers().iter().any(|finalizer| finalizer == FINALIZER.as_str()) {
+    if !server
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == FINALIZER.as_str())
+    {
         return Ok(());
     }
     // `kubectl delete --cascade=orphan`: people who ask for it want to keep them.

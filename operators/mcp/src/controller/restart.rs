@@ -79,7 +79,9 @@ mod tests {
     const LATE: &str = "2026-01-02T00:00:00+02:00";
 
     fn read_from(pairs: &[(&str, &str)]) -> Restart {
-        let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let pairs = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         read(&pairs.collect())
     }
 
@@ -113,10 +115,20 @@ mod tests {
 
     #[test]
     fn a_bad_time_is_ignored_and_named() {
-        for bad in ["", "now", "2026-01-01", "2026-01-01 00:00:00Z", "2026-01-01T00:00:00"] {
+        for bad in [
+            "",
+            "now",
+            "2026-01-01",
+            "2026-01-01 00:00:00Z",
+            "2026-01-01T00:00:00",
+        ] {
             let restart = read_from(&[(RESTART, bad), (RESTART_MARK, EARLY)]);
             assert_eq!((restart.stamped.as_deref(), restart.pending), (Some(EARLY), None));
-            assert!(restart.problem.is_some_and(|problem| problem.contains("expected a time")));
+            assert!(
+                restart
+                    .problem
+                    .is_some_and(|problem| problem.contains("expected a time"))
+            );
         }
     }
 

@@ -57,7 +57,11 @@ impl Applied {
     /// How far the roll-out is.
     pub(crate) fn progress(&self) -> Progress {
         let found = &self.prepared.accepted.found;
-        progress(self.deployment.as_ref(), found.backend.as_ref(), &self.prepared.token)
+        progress(
+            self.deployment.as_ref(),
+            found.backend.as_ref(),
+            &self.prepared.token,
+        )
     }
 }
 
@@ -69,7 +73,12 @@ fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, toke
         .unwrap_or(0);
     let available = match (ready_proxies, ready_backends) {
         (0, _) => Fact::new(condition::AVAILABLE, false, "NoProxy", "no proxy is ready"),
-        (_, 0) => Fact::new(condition::AVAILABLE, false, "NoBackend", "no backend pod is ready"),
+        (_, 0) => Fact::new(
+            condition::AVAILABLE,
+            false,
+            "NoBackend",
+            "no backend pod is ready",
+        ),
         _ => Fact::new(condition::AVAILABLE, true, "Serving", "clients are served"),
     };
     let not_yet = |reason, message: String| Fact::new(condition::ROLLED_OUT, false, reason, message);
@@ -81,11 +90,22 @@ fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, toke
     let rolled_out = if !deployment.is_some_and(workload::is_deployment_rolled_out) {
         not_yet("ProxyRollingOut", "not every proxy is new and ready".to_owned())
     } else if stamped.as_ref() != Some(token) {
-        not_yet("BackendNotApplied", format!("the backend does not have the stamp {token}"))
+        not_yet(
+            "BackendNotApplied",
+            format!("the backend does not have the stamp {token}"),
+        )
     } else if !backend.is_some_and(workload::is_stateful_set_ready) {
-        not_yet("BackendRollingOut", "not every backend pod is new and ready".to_owned())
+        not_yet(
+            "BackendRollingOut",
+            "not every backend pod is new and ready".to_owned(),
+        )
     } else {
-        Fact::new(condition::ROLLED_OUT, true, "Done", "proxy and backend are as the spec says")
+        Fact::new(
+            condition::ROLLED_OUT,
+            true,
+            "Done",
+            "proxy and backend are as the spec says",
+        )
     };
     Progress {
         available,
@@ -101,16 +121,22 @@ pub(crate) fn verdict(applied: &Applied, handshake: &Handshake) -> Verdict {
     let progress = applied.progress();
     let (verified, info) = match handshake {
         Handshake::Done(info) => {
-            let fact = Fact::new(condition::VERIFIED, true, "Handshake", "the server answered `initialize`");
+            let fact = Fact::new(
+                condition::VERIFIED,
+                true,
+                "Handshake",
+                "the server answered `initialize`",
+            );
             (fact, Some(info.clone()))
         }
         Handshake::NotTried => {
             let message = "not tried before the roll-out is done";
             (Fact::new(condition::VERIFIED, false, "NotTried", message), None)
         }
-        Handshake::Failed(why) => {
-            (Fact::new(condition::VERIFIED, false, "HandshakeFailed", why.clone()), None)
-        }
+        Handshake::Failed(why) => (
+            Fact::new(condition::VERIFIED, false, "HandshakeFailed", why.clone()),
+            None,
+        ),
     };
     let facts = vec![
         Fact::new(condition::ACCEPTED, true, "Valid", "the spec can be run"),
@@ -166,7 +192,9 @@ pub(crate) async fn update_status(
     verdict: &Verdict,
 ) -> Result<(), Error> {
     let api: Api<MCPServer> = Api::namespaced(client.clone(), &server.namespace().unwrap_or_default());
-    writer.patch_status(&api, server, |server| put(server, verdict)).await?;
+    writer
+        .patch_status(&api, server, |server| put(server, verdict))
+        .await?;
     Ok(())
 }
 
@@ -181,7 +209,13 @@ fn put(server: &mut MCPServer, verdict: &Verdict) {
     status.epoch = verdict.epoch;
     status.server_info.clone_from(&verdict.server_info);
     let set = |conditions: &mut Vec<_>, fact: &Fact| {
-        let fact = conditions::new(&about, fact.about, fact.holds, fact.reason, Redacted::ours(&fact.message));
+        let fact = conditions::new(
+            &about,
+            fact.about,
+            fact.holds,
+            fact.reason,
+            Redacted::ours(&fact.message),
+        );
         conditions::set(conditions, fact);
     };
     for fact in &verdict.conditions {

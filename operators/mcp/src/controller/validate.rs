@@ -36,7 +36,10 @@ pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)
         return Err((Box::new(found), rejection));
     }
     let server = &found.server;
-    let tools = found.tool_config.as_ref().map(|config| config.spec.tools_filter.clone());
+    let tools = found
+        .tool_config
+        .as_ref()
+        .map(|config| config.spec.tools_filter.clone());
     Ok(Accepted {
         name: server.name_any(),
         namespace: server.namespace().unwrap_or_default(),
@@ -71,7 +74,9 @@ fn rejection(found: &Found) -> Option<Rejection> {
     if server.spec.proxy_port == ADMIN_PORT {
         return rejected(
             "InvalidPort",
-            format!("invalid proxyPort {ADMIN_PORT}: expected any other, because the proxy's metrics are served there"),
+            format!(
+                "invalid proxyPort {ADMIN_PORT}: expected any other, because the proxy's metrics are served there"
+            ),
         );
     }
     if server.spec.transport == Transport::Stdio && server.spec.args.is_empty() {
@@ -85,7 +90,10 @@ fn rejection(found: &Found) -> Option<Rejection> {
     if let (Some(reference), None) = (&server.spec.tool_config_ref, &found.tool_config) {
         return rejected(
             "ToolConfigNotFound",
-            format!("MCPToolConfig {:?} was not found in this namespace; create it", reference.name),
+            format!(
+                "MCPToolConfig {:?} was not found in this namespace; create it",
+                reference.name
+            ),
         );
     }
     let uid = server.uid();

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use exuvia_rollout::{
-    CompatGate, Generation, Intent, ObjectRef, Ours, StampOn, Stamps, StrictGate, Token,
-};
+use exuvia_rollout::{CompatGate, Generation, Intent, ObjectRef, Ours, StampOn, Stamps, StrictGate, Token};
 use exuvia_runtime::{Health, Metrics};
 use exuvia_write::{Apply, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -109,8 +107,15 @@ impl Runner {
         };
         let target = self.target();
         let live = self.read(&target).await?;
-        let policy = live.as_ref().and_then(|live| live.data["spec"]["podManagementPolicy"].as_str());
-        let intent = stateful_set(&self.config, &self.image, owner.as_deref(), policy.unwrap_or(PARALLEL));
+        let policy = live
+            .as_ref()
+            .and_then(|live| live.data["spec"]["podManagementPolicy"].as_str());
+        let intent = stateful_set(
+            &self.config,
+            &self.image,
+            owner.as_deref(),
+            policy.unwrap_or(PARALLEL),
+        );
         let intent = Intent::new(&intent)?;
         if let Some(live) = &live {
             self.keep_scale(&target, live, &intent).await?;
@@ -145,7 +150,12 @@ impl Runner {
     }
 
     fn compat(&self, target: ObjectRef) -> CompatGate {
-        CompatGate::new(self.client.clone(), self.writer.clone(), self.names.clone(), target)
+        CompatGate::new(
+            self.client.clone(),
+            self.writer.clone(),
+            self.names.clone(),
+            target,
+        )
     }
 
     fn target(&self) -> ObjectRef {
@@ -154,7 +164,12 @@ impl Runner {
 
     /// Before an apply that leaves `replicas` out. A runner that the gate will skip writes nothing here: only the field manager's
     /// last apply counts, and that was a newer runner's.
-    async fn keep_scale(&self, target: &ObjectRef, live: &DynamicObject, intent: &Intent) -> Result<(), Error> {
+    async fn keep_scale(
+        &self,
+        target: &ObjectRef,
+        live: &DynamicObject,
+        intent: &Intent,
+    ) -> Result<(), Error> {
         if self.is_newest(live) {
             scale::keep(&self.writer, &target.api(&self.client), live, intent.body()).await?;
         }
@@ -170,7 +185,10 @@ impl Runner {
             (Some(_), _) => true,
             (None, _) => {
                 let theirs = exuvia_rollout::FoundStamps::of_template(&live, &self.names);
-                theirs.generation.found().is_none_or(|theirs| *theirs <= self.ours.generation.value)
+                theirs
+                    .generation
+                    .found()
+                    .is_none_or(|theirs| *theirs <= self.ours.generation.value)
             }
         }
     }
@@ -201,10 +219,8 @@ impl Runner {
 
     /// The headless Service, if it is not as it should be. Only after the gate admitted us.
     async fn apply_service(&self, owner: Option<&str>) -> Result<(), Error> {
-        let service = ObjectRef::typed::<Service>(
-            self.config.namespace.clone(),
-            naming::backend(&self.config.name),
-        );
+        let service =
+            ObjectRef::typed::<Service>(self.config.namespace.clone(), naming::backend(&self.config.name));
         let intent = Intent::new(&headless_service(&self.config, owner))?;
         // Its own stamps are on the object, whatever the StatefulSet's are on.
         let names = exuvia_rollout::Names::default();
@@ -227,6 +243,13 @@ impl Runner {
 
     async fn wait_until_ready(&self) -> Result<(), Error> {
         let name = naming::backend(&self.config.name);
-        ready::wait(&self.client, &self.writer, &self.config.namespace, &self.config.name, &name).await
+        ready::wait(
+            &self.client,
+            &self.writer,
+            &self.config.namespace,
+            &self.config.name,
+            &name,
+        )
+        .await
     }
 }

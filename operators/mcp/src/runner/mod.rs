@@ -3,8 +3,8 @@
 mod backend;
 mod gate;
 mod pods;
-mod report;
 mod ready;
+mod report;
 mod serving;
 
 use std::net::SocketAddr;
@@ -149,7 +149,9 @@ pub async fn run(
     tokio::spawn(admin);
 
     let found = run_config::read(&settings.config_paths, frozen.as_deref(), settings.mount_patience).await?;
-    let FoundConfig { path, config: run, .. } = &found;
+    let FoundConfig {
+        path, config: run, ..
+    } = &found;
     tracing::info!(config = %path.display(), server = run.name, namespace = run.namespace, "run config read");
     let backends = Backends::default();
     let serving = Serving::bind(&settings, run, &backends, &metrics).await?;

@@ -54,20 +54,30 @@ pub(crate) async fn follow_pods(
 /// A pod that has an address. One that is not ready, or about to go, keeps its sessions and gets no new ones.
 fn backend(pod: &Pod, port: u16) -> Option<Backend> {
     let address = pod.status.as_ref()?.pod_ip.clone().filter(|ip| !ip.is_empty())?;
-    let host = if address.contains(':') { format!("[{address}]") } else { address };
+    let host = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address
+    };
     let backend = Backend::new(&pod.uid()?, &format!("http://{host}:{port}")).ok()?;
     Some(backend.ready(is_ready(pod) && pod.metadata.deletion_timestamp.is_none()))
 }
 
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|fact| fact.type_ == "Ready" && fact.status == "True")
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|fact| fact.type_ == "Ready" && fact.status == "True")
 }
 
 /// Whether the StatefulSet waits for ever for this pod: it replaces pods one by one, and this one has the old revision and does
 /// not become ready (PITFALLS A45).
 pub(crate) fn is_stuck(set: &StatefulSet, pod: &Pod) -> bool {
-    let update = set.status.as_ref().and_then(|status| status.update_revision.as_ref());
+    let update = set
+        .status
+        .as_ref()
+        .and_then(|status| status.update_revision.as_ref());
     let is_old = match (update, pod.labels().get(REVISION)) {
         (Some(update), Some(own)) => update != own,
         _ => false,

@@ -43,9 +43,16 @@ pub(super) async fn wait(
             return Ok(());
         }
         if pods::may_be_stuck(&set) {
-            let listed = pods_of.list(&which).await.map(|list| list.items).unwrap_or_default();
+            let listed = pods_of
+                .list(&which)
+                .await
+                .map(|list| list.items)
+                .unwrap_or_default();
             for pod in listed.iter().filter(|pod| pods::is_stuck(&set, pod)) {
-                tracing::info!(pod = pod.name_any(), "deleting a pod that is stuck on an old revision");
+                tracing::info!(
+                    pod = pod.name_any(),
+                    "deleting a pod that is stuck on an old revision"
+                );
                 writer.delete(&pods_of, pod, &Delete::default()).await?;
             }
         }

@@ -43,7 +43,9 @@ impl Reporter {
 
     pub(crate) async fn report(&self, server: Option<&MCPServer>, outcome: &Outcome) {
         let decision = outcome.decision.action.as_str();
-        self.decisions.get_or_create(&[("decision", decision.into())]).inc();
+        self.decisions
+            .get_or_create(&[("decision", decision.into())])
+            .inc();
         let Some(server) = server else { return };
         if let Some(event) = outcome.event() {
             let kind = match event.kind {
@@ -51,9 +53,12 @@ impl Reporter {
                 _ => EventKind::Normal,
             };
             let about = reference(server);
-            self.events.publish(&about, kind, event.reason, "Gate", Redacted::ours(event.message)).await;
+            self.events
+                .publish(&about, kind, event.reason, "Gate", Redacted::ours(event.message))
+                .await;
         }
-        let api: Api<MCPServer> = Api::namespaced(self.client.clone(), &server.namespace().unwrap_or_default());
+        let api: Api<MCPServer> =
+            Api::namespaced(self.client.clone(), &server.namespace().unwrap_or_default());
         let written = self
             .writer
             .patch_status(&api, server, |server| {

@@ -70,12 +70,36 @@ impl Collector for ProxyMetrics {
         for (name, help, value) in [
             ("requests", "Requests whose head was read", now.requests),
             ("answered", "Requests that a backend answered", now.answered),
-            ("refused_origin", "Requests refused for their origin (403)", now.refused_origin),
-            ("refused_size", "Requests refused for their size (413)", now.refused_size),
-            ("session_gone", "Requests of a session whose pod is gone (404)", now.session_gone),
-            ("unavailable", "Requests for which no backend was ready (503)", now.unavailable),
-            ("lost", "Requests whose backend closed the connection (502)", now.lost),
-            ("client_gone", "Clients that left before the answer was complete", now.client_gone),
+            (
+                "refused_origin",
+                "Requests refused for their origin (403)",
+                now.refused_origin,
+            ),
+            (
+                "refused_size",
+                "Requests refused for their size (413)",
+                now.refused_size,
+            ),
+            (
+                "session_gone",
+                "Requests of a session whose pod is gone (404)",
+                now.session_gone,
+            ),
+            (
+                "unavailable",
+                "Requests for which no backend was ready (503)",
+                now.unavailable,
+            ),
+            (
+                "lost",
+                "Requests whose backend closed the connection (502)",
+                now.lost,
+            ),
+            (
+                "client_gone",
+                "Clients that left before the answer was complete",
+                now.client_gone,
+            ),
         ] {
             let counter = ConstCounter::new(value);
             let name = format!("mcp_proxy_{name}");

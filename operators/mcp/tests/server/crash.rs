@@ -22,14 +22,25 @@ impl RollOut {
         until(&format!("generation {generation} in {namespace}"), async || {
             let server = servers.get("a").await.map_err(|error| format!("{error:?}"))?;
             let status = server.status.unwrap_or_default();
-            let deployment = deployments.get_opt("a").await.map_err(|error| format!("{error:?}"))?;
-            let stamp = deployment.and_then(|deployment| template_annotation(&deployment, "mcp.exuvia.dev/generation"));
-            let kept = configs.list(&ListParams::default()).await.map_err(|error| format!("{error:?}"))?;
+            let deployment = deployments
+                .get_opt("a")
+                .await
+                .map_err(|error| format!("{error:?}"))?;
+            let stamp = deployment
+                .and_then(|deployment| template_annotation(&deployment, "mcp.exuvia.dev/generation"));
+            let kept = configs
+                .list(&ListParams::default())
+                .await
+                .map_err(|error| format!("{error:?}"))?;
             let is_settled = status.observed_generation == Some(generation)
                 && status.epoch == Some(generation)
                 && stamp == Some(generation.to_string())
                 && kept.items.len() == 1;
-            if is_settled { Ok(()) } else { Err(format!("{status:?} {stamp:?} {} configs", kept.items.len())) }
+            if is_settled {
+                Ok(())
+            } else {
+                Err(format!("{status:?} {stamp:?} {} configs", kept.items.len()))
+            }
         })
         .await;
     }
@@ -49,7 +60,10 @@ impl Scenario for RollOut {
     async fn set_up(&self, lane: &Lane, run: &Run) -> String {
         let namespaces: Api<Namespace> = Api::all(lane.client.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": run.name}})).unwrap();
-        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
         let servers: Api<MCPServer> = Api::namespaced(lane.client.clone(), &run.name);
         let server: MCPServer = serde_json::from_value(json!({
             "apiVersion": "mcp.exuvia.dev/v1beta1", "kind": "MCPServer", "metadata": {"name": "a"},
@@ -61,7 +75,10 @@ impl Scenario for RollOut {
     }
 
     async fn start(&self, lane: &Lane, namespace: &String, run: &Run) -> Process {
-        let log = lane.control_plane.directory().join(format!("operator-{}-{}.log", run.name, run.life));
+        let log = lane
+            .control_plane
+            .directory()
+            .join(format!("operator-{}-{}.log", run.name, run.life));
         let args = [
             format!("--kubeconfig={}", lane.access.kubeconfig().unwrap().display()),
             format!("--watch-namespace={namespace}"),
@@ -93,8 +110,16 @@ impl Scenario for RollOut {
         let servers: Api<MCPServer> = Api::namespaced(lane.client.clone(), namespace);
         let server = servers.get("a").await.unwrap();
         let token = format!("{}/2", server.uid().unwrap());
-        assert_eq!(template_annotation(&deployment, "exuvia.dev/fence"), Some(token), "a crash issues no epoch");
-        assert_eq!(deployment.metadata.generation, Some(2), "the template changed once");
+        assert_eq!(
+            template_annotation(&deployment, "exuvia.dev/fence"),
+            Some(token),
+            "a crash issues no epoch"
+        );
+        assert_eq!(
+            deployment.metadata.generation,
+            Some(2),
+            "the template changed once"
+        );
         assert_eq!(server.finalizers(), ["mcp.exuvia.dev/cleanup"]);
     }
 

@@ -104,47 +104,82 @@ impl World {
     /// A merge patch of a server, as a person would send it.
     pub(crate) async fn patch_server(&self, name: &str, patch: Value) -> MCPServer {
         let api: Api<MCPServer> = self.api();
-        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap()
     }
 
     pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) -> MCPServer {
-        self.patch_server(name, json!({"metadata": {"annotations": {key: value}}})).await
+        self.patch_server(name, json!({"metadata": {"annotations": {key: value}}}))
+            .await
     }
 
     /// The Deployment, once `holds`.
-    pub(crate) async fn deployment_when(&self, name: &str, what: &str, holds: impl Fn(&Deployment) -> bool) -> Deployment {
+    pub(crate) async fn deployment_when(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&Deployment) -> bool,
+    ) -> Deployment {
         let api: Api<Deployment> = self.api();
         until(&format!("Deployment {name}: {what}"), async || {
             let found = api.get_opt(name).await.map_err(|error| format!("{error:?}"))?;
             let found = found.ok_or("absent".to_owned())?;
-            if holds(&found) { Ok(found) } else { Err(format!("{found:?}")) }
+            if holds(&found) {
+                Ok(found)
+            } else {
+                Err(format!("{found:?}"))
+            }
         })
         .await
     }
 
     /// The server, once `holds`.
-    pub(crate) async fn server_when(&self, name: &str, what: &str, holds: impl Fn(&MCPServer) -> bool) -> MCPServer {
+    pub(crate) async fn server_when(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&MCPServer) -> bool,
+    ) -> MCPServer {
         let api: Api<MCPServer> = self.api();
         until(&format!("MCPServer {name}: {what}"), async || {
             let found = api.get(name).await.map_err(|error| format!("{error:?}"))?;
-            if holds(&found) { Ok(found) } else { Err(format!("{found:?}")) }
+            if holds(&found) {
+                Ok(found)
+            } else {
+                Err(format!("{found:?}"))
+            }
         })
         .await
     }
 
-    pub(crate) async fn backend_when(&self, name: &str, what: &str, holds: impl Fn(&StatefulSet) -> bool) -> StatefulSet {
+    pub(crate) async fn backend_when(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&StatefulSet) -> bool,
+    ) -> StatefulSet {
         let api: Api<StatefulSet> = self.api();
         let backend = format!("{name}-backend");
         until(&format!("StatefulSet {backend}: {what}"), async || {
-            let found = api.get_opt(&backend).await.map_err(|error| format!("{error:?}"))?;
+            let found = api
+                .get_opt(&backend)
+                .await
+                .map_err(|error| format!("{error:?}"))?;
             let found = found.ok_or("absent".to_owned())?;
-            if holds(&found) { Ok(found) } else { Err(format!("{found:?}")) }
+            if holds(&found) {
+                Ok(found)
+            } else {
+                Err(format!("{found:?}"))
+            }
         })
         .await
     }
 
     pub(crate) async fn pods(&self, name: &str, part: &str) -> Vec<Pod> {
-        let which = ListParams::default().labels(&format!("mcp.exuvia.dev/server={name},mcp.exuvia.dev/part={part}"));
+        let which = ListParams::default().labels(&format!(
+            "mcp.exuvia.dev/server={name},mcp.exuvia.dev/part={part}"
+        ));
         self.api::<Pod>().list(&which).await.unwrap().items
     }
 
@@ -157,7 +192,10 @@ impl World {
     pub(crate) async fn proxied(&self) -> (Proxy, PathBuf) {
         let proxy = self.control_plane.proxy().await.unwrap();
         let port = proxy.address().port();
-        let path = self.control_plane.directory().join(format!("proxied-{port}.yaml"));
+        let path = self
+            .control_plane
+            .directory()
+            .join(format!("proxied-{port}.yaml"));
         std::fs::write(&path, proxy.kubeconfig_yaml()).unwrap();
         (proxy, path)
     }
@@ -168,14 +206,23 @@ pub(crate) fn is_true(server: &MCPServer, condition: &str) -> bool {
     let status = server.status.as_ref();
     status.is_some_and(|status| {
         status.observed_generation == server.metadata.generation
-            && status.conditions.iter().any(|fact| fact.type_ == condition && fact.status == "True")
+            && status
+                .conditions
+                .iter()
+                .any(|fact| fact.type_ == condition && fact.status == "True")
     })
 }
 
 /// The stamp of a template, by the annotation's name.
 pub(crate) fn template_annotation(deployment: &Deployment, key: &str) -> Option<String> {
     let template = &deployment.spec.template;
-    template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()
+    template
+        .metadata
+        .as_ref()?
+        .annotations
+        .as_ref()?
+        .get(key)
+        .cloned()
 }
 
 /// The ports of all servers and their proxies: pods have addresses of their own. Not 8080, which anybody may use on all addresses.

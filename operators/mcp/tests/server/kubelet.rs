@@ -69,7 +69,10 @@ impl Kubelet {
     /// The runner of a pod, once it runs.
     pub(crate) async fn runner(&self, pod: &Pod) -> Arc<Runner> {
         let uid = pod.uid().unwrap();
-        until("the pod's runner is started", async || self.inner.runners.lock().unwrap().get(&uid).cloned()).await
+        until("the pod's runner is started", async || {
+            self.inner.runners.lock().unwrap().get(&uid).cloned()
+        })
+        .await
     }
 
     /// The container restarts: the same environment, and mounts as they are now.
@@ -80,7 +83,11 @@ impl Kubelet {
             let _ = old.process.kill();
         }
         let runner = self.inner.start_runner(pod).await;
-        self.inner.runners.lock().unwrap().insert(uid, Arc::clone(&runner));
+        self.inner
+            .runners
+            .lock()
+            .unwrap()
+            .insert(uid, Arc::clone(&runner));
         runner
     }
 }
@@ -101,7 +108,10 @@ impl Inner {
     }
 
     async fn tend(&self, api: &Api<Pod>, pod: &Pod) {
-        let is_proxy = pod.labels().get("mcp.exuvia.dev/part").is_some_and(|part| part == "proxy");
+        let is_proxy = pod
+            .labels()
+            .get("mcp.exuvia.dev/part")
+            .is_some_and(|part| part == "proxy");
         let container = &pod.spec.as_ref().unwrap().containers[0];
         let is_ready = if self.runs_proxies && is_proxy {
             let uid = pod.uid().unwrap();
@@ -116,10 +126,16 @@ impl Inner {
             };
             runner.is_ready().await
         } else {
-            !container.image.as_ref().is_some_and(|image| image.contains("bad"))
+            !container
+                .image
+                .as_ref()
+                .is_some_and(|image| image.contains("bad"))
         };
         let shown = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let was_ready = shown.into_iter().flatten().any(|fact| fact.type_ == "Ready" && fact.status == "True");
+        let was_ready = shown
+            .into_iter()
+            .flatten()
+            .any(|fact| fact.type_ == "Ready" && fact.status == "True");
         let has_address = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         if is_ready == was_ready && has_address {
             return;
@@ -131,7 +147,9 @@ impl Inner {
             "podIPs": [{"ip": address(pod)}],
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         }});
-        let _ = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await;
+        let _ = api
+            .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status))
+            .await;
     }
 
     async fn start_runner(&self, pod: &Pod) -> Arc<Runner> {
@@ -141,7 +159,9 @@ impl Inner {
         std::fs::create_dir_all(&directory).unwrap();
         self.mount(pod, &directory).await;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let log = self.directory.join(format!("runner-{}-{number}.log", pod.name_any()));
+        let log = self
+            .directory
+            .join(format!("runner-{}-{number}.log", pod.name_any()));
         let mut args = container.args.clone().unwrap_or_default();
         args.push(format!("--config={}", directory.join("runconfig.json").display()));
         let address = address(pod);
@@ -155,7 +175,9 @@ impl Inner {
     async fn mount(&self, pod: &Pod, directory: &std::path::Path) {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
-            let Some(source) = &volume.config_map else { continue };
+            let Some(source) = &volume.config_map else {
+                continue;
+            };
             let map = loop {
                 if let Some(map) = api.get_opt(&source.name).await.unwrap() {
                     break map;
@@ -186,7 +208,10 @@ pub(crate) fn environment(pod: &Pod, container: &Container) -> Vec<(String, Stri
     let variables = container.env.iter().flatten();
     variables
         .map(|variable| {
-            let reference = variable.value_from.as_ref().and_then(|source| source.field_ref.as_ref());
+            let reference = variable
+                .value_from
+                .as_ref()
+                .and_then(|source| source.field_ref.as_ref());
             let value = match reference {
                 Some(reference) => field(pod, &reference.field_path),
                 None => variable.value.clone().unwrap_or_default(),
@@ -197,7 +222,9 @@ pub(crate) fn environment(pod: &Pod, container: &Container) -> Vec<(String, Stri
 }
 
 fn field(pod: &Pod, path: &str) -> String {
-    let annotation = path.strip_prefix("metadata.annotations['").and_then(|rest| rest.strip_suffix("']"));
+    let annotation = path
+        .strip_prefix("metadata.annotations['")
+        .and_then(|rest| rest.strip_suffix("']"));
     match (annotation, path) {
         (Some(key), _) => pod.annotations().get(key).cloned().unwrap_or_default(),
         (None, "metadata.name") => pod.name_any(),

@@ -25,7 +25,10 @@ where
 {
     let api: Api<K> = world.api();
     let kind = K::kind(&());
-    let old = until(&format!("{kind} {name}"), async || api.get_opt(name).await.unwrap()).await;
+    let old = until(&format!("{kind} {name}"), async || {
+        api.get_opt(name).await.unwrap()
+    })
+    .await;
     api.delete(name, &DeleteParams::background()).await.unwrap();
     until(&format!("another {kind} {name}"), async || {
         let new = api.get_opt(name).await.unwrap()?;
@@ -41,15 +44,19 @@ async fn a_deleted_child_is_made_again_and_epochs_do_not_start_over() {
     let _operator = Operator::start(&world, &[]);
     world.create_server("a", spec("example.com/mcp:1")).await;
     let epoch = |deployment: &Deployment| {
-        let token: exuvia_rollout::Token = template_annotation(deployment, "exuvia.dev/fence").unwrap().parse().unwrap();
+        let token: exuvia_rollout::Token = template_annotation(deployment, "exuvia.dev/fence")
+            .unwrap()
+            .parse()
+            .unwrap();
         token.epoch
     };
     let first = world.deployment_when("a", "is there", |_| true).await;
     assert_eq!(epoch(&first), 1);
-    world.server_when("a", "its epoch is noted", |server| {
-        server.status.as_ref().and_then(|status| status.epoch) == Some(1)
-    })
-    .await;
+    world
+        .server_when("a", "its epoch is noted", |server| {
+            server.status.as_ref().and_then(|status| status.epoch) == Some(1)
+        })
+        .await;
     recreated::<ServiceAccount>(&world, "a-runner").await;
     recreated::<Role>(&world, "a-runner").await;
     recreated::<RoleBinding>(&world, "a-runner").await;
@@ -79,7 +86,10 @@ async fn children_of_an_operator_without_stamps_are_adopted_and_stamped() {
     }))
     .unwrap();
     let deployments: Api<Deployment> = world.api();
-    let old = deployments.create(&PostParams::default(), &deployment).await.unwrap();
+    let old = deployments
+        .create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
     let server = world.create_server("a", spec("example.com/mcp:1")).await;
     let _operator = Operator::start(&world, &[]);
     let stamped = world
@@ -92,7 +102,10 @@ async fn children_of_an_operator_without_stamps_are_adopted_and_stamped() {
     assert_eq!(stamped.owner_references()[0].uid, server.uid().unwrap());
     let template = stamped.spec.template.spec.unwrap();
     assert_eq!(template.containers.len(), 1);
-    assert_eq!(template.containers[0].image.as_deref(), Some("example.com/mcp-runner:1"));
+    assert_eq!(
+        template.containers[0].image.as_deref(),
+        Some("example.com/mcp-runner:1")
+    );
 }
 
 #[tokio::test]
@@ -105,14 +118,25 @@ async fn a_child_of_another_owner_is_left_alone_and_said_so() {
         "spec": {"ports": [{"port": 80}]},
     }))
     .unwrap();
-    world.api::<Service>().create(&PostParams::default(), &service).await.unwrap();
+    world
+        .api::<Service>()
+        .create(&PostParams::default(), &service)
+        .await
+        .unwrap();
     let _operator = Operator::start(&world, &[]);
     world.create_server("a", spec("example.com/mcp:1")).await;
     let is_told = |server: &MCPServer| {
         let status = server.status.as_ref();
-        status.is_some_and(|status| status.conditions.iter().any(|fact| fact.type_ == "Accepted" && fact.reason == "NameTaken"))
+        status.is_some_and(|status| {
+            status
+                .conditions
+                .iter()
+                .any(|fact| fact.type_ == "Accepted" && fact.reason == "NameTaken")
+        })
     };
-    world.server_when("a", "it says that the name is taken", is_told).await;
+    world
+        .server_when("a", "it says that the name is taken", is_told)
+        .await;
     assert!(world.api::<Deployment>().get_opt("a").await.unwrap().is_none());
 }
 
@@ -151,7 +175,12 @@ async fn old_run_configs_go_when_no_replica_set_names_them() {
     world.create_server("a", spec("example.com/mcp:0")).await;
     // Three old ReplicaSets are kept, and the one in use: after six roll-outs, two configs are not in use.
     for round in 1..=6 {
-        world.patch_server("a", json!({"spec": {"image": format!("example.com/mcp:{round}")}})).await;
+        world
+            .patch_server(
+                "a",
+                json!({"spec": {"image": format!("example.com/mcp:{round}")}}),
+            )
+            .await;
         let generation = (round + 1).to_string();
         world
             .deployment_when("a", "the roll-out is done", |deployment| {
@@ -161,7 +190,12 @@ async fn old_run_configs_go_when_no_replica_set_names_them() {
             .await;
     }
     until("four run configs are left", async || {
-        let names: Vec<String> = world.run_configs("a").await.iter().map(ResourceExt::name_any).collect();
+        let names: Vec<String> = world
+            .run_configs("a")
+            .await
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect();
         if names.len() == 4 { Ok(()) } else { Err(names) }
     })
     .await;

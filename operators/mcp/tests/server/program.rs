@@ -20,7 +20,10 @@ impl Operator {
     }
 
     pub(crate) fn start_with(world: &World, kubeconfig: &Path, args: &[&str]) -> Self {
-        let log = world.control_plane.directory().join(format!("operator-{}.log", world.namespace));
+        let log = world
+            .control_plane
+            .directory()
+            .join(format!("operator-{}.log", world.namespace));
         let mut all = vec![
             env!("CARGO_BIN_EXE_mcp-operator").to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -71,7 +74,11 @@ impl Runner {
             "--log-level=info,mcp_operator=debug,exuvia_rollout=debug".to_owned(),
         ]);
         let process = Process::run("mcp-runner", "/usr/bin/env", all, log).unwrap();
-        Self { process, admin, proxy }
+        Self {
+            process,
+            admin,
+            proxy,
+        }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -88,25 +95,38 @@ impl Runner {
 
     /// Whether it says that it is ready.
     pub(crate) async fn is_ready(&self) -> bool {
-        get(&self.admin, "/readyz").await.is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        get(&self.admin, "/readyz")
+            .await
+            .is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
     }
 
     pub(crate) async fn ready(&self) {
         until("the runner is ready", async || {
-            if self.is_ready().await { Ok(()) } else { Err(self.log()) }
+            if self.is_ready().await {
+                Ok(())
+            } else {
+                Err(self.log())
+            }
         })
         .await;
     }
 
     /// The exit code, once there is one.
     pub(crate) async fn exit_code(&self) -> i32 {
-        until("the runner ends", async || self.process.exit_code().ok_or_else(|| self.log())).await
+        until("the runner ends", async || {
+            self.process.exit_code().ok_or_else(|| self.log())
+        })
+        .await
     }
 }
 
 /// The whole answer to a GET; `None` without one.
 pub(crate) async fn get(address: &str, path: &str) -> Option<String> {
-    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")).await
+    ask(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"),
+    )
+    .await
 }
 
 /// The whole answer to a request.

@@ -67,7 +67,11 @@ fn right(group: &str, resource: &str, verb: &str) -> Right {
 async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     let world = World::new("rights").await;
     let rules: Vec<_> = rights::all(None).into_iter().map(|rule| rule.rule).collect();
-    let user = world.control_plane.user_with_rules("mcp-operator", &json!(rules)).await.unwrap();
+    let user = world
+        .control_plane
+        .user_with_rules("mcp-operator", &json!(rules))
+        .await
+        .unwrap();
     let operator = Operator::start_with(&world, &user.kubeconfig().unwrap(), &["--resync=500ms"]);
     let mut with_tools = spec("example.com/mcp:1");
     with_tools["toolConfigRef"] = json!({"name": "few"});
@@ -76,21 +80,37 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
         "spec": {"toolsFilter": ["echo"]},
     }))
     .unwrap();
-    world.api::<MCPToolConfig>().create(&PostParams::default(), &tools).await.unwrap();
+    world
+        .api::<MCPToolConfig>()
+        .create(&PostParams::default(), &tools)
+        .await
+        .unwrap();
     world.create_server("a", with_tools).await;
     // The runner is its service account, with the Role that the operator made.
     world.deployment_when("a", "is there", |_| true).await;
-    let account = world.control_plane.service_account("rights", "a-runner").await.unwrap();
+    let account = world
+        .control_plane
+        .service_account("rights", "a-runner")
+        .await
+        .unwrap();
     let kubelet = Kubelet::running(&world, Some(account.kubeconfig().unwrap()));
-    world.server_when("a", "it is rolled out", |server| is_true(server, "RolledOut")).await;
+    world
+        .server_when("a", "it is rolled out", |server| is_true(server, "RolledOut"))
+        .await;
 
     // Everything that the operator does only now and then.
     let old = world.pods("a", "proxy").await.pop().unwrap();
     let bad = json!({"metadata": {"annotations": {RESTART: "tomorrow"}}});
     world.patch_server("a", bad).await;
     let restart = json!({RESTART: "2026-01-01T00:00:00Z", RESTART_STRATEGY: "immediate"});
-    world.patch_server("a", json!({"metadata": {"annotations": restart}})).await;
-    world.server_when("a", "it is marked", |server| server.annotations().contains_key(RESTART_MARK)).await;
+    world
+        .patch_server("a", json!({"metadata": {"annotations": restart}}))
+        .await;
+    world
+        .server_when("a", "it is marked", |server| {
+            server.annotations().contains_key(RESTART_MARK)
+        })
+        .await;
     until("the old runner is gone", async || {
         let pods = world.pods("a", "proxy").await;
         pods.iter().all(|pod| pod.uid() != old.uid())
@@ -98,17 +118,34 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     .await;
     for round in 2..=6 {
         let image = format!("example.com/mcp:{round}");
-        world.patch_server("a", json!({"spec": {"image": image, "networkPolicy": false}})).await;
-        world.server_when("a", "the bump is rolled out", |server| is_true(server, "RolledOut")).await;
+        world
+            .patch_server("a", json!({"spec": {"image": image, "networkPolicy": false}}))
+            .await;
+        world
+            .server_when("a", "the bump is rolled out", |server| {
+                is_true(server, "RolledOut")
+            })
+            .await;
     }
     until("the policy is gone", async || {
-        world.api::<NetworkPolicy>().get_opt("a-backend").await.unwrap().is_none()
+        world
+            .api::<NetworkPolicy>()
+            .get_opt("a-backend")
+            .await
+            .unwrap()
+            .is_none()
     })
     .await;
-    until("an old run config is gone", async || world.run_configs("a").await.len() <= 4).await;
+    until("an old run config is gone", async || {
+        world.run_configs("a").await.len() <= 4
+    })
+    .await;
     let servers: Api<MCPServer> = world.api();
     servers.delete("a", &DeleteParams::default()).await.unwrap();
-    until("the server is gone", async || servers.get_opt("a").await.unwrap().is_none()).await;
+    until("the server is gone", async || {
+        servers.get_opt("a").await.unwrap().is_none()
+    })
+    .await;
     drop(kubelet);
     operator.stop();
 
@@ -122,7 +159,11 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     spare.remove(&right("", "configmaps", "get"));
     assert!(spare.is_empty(), "the operator did not use: {spare:#?}");
 
-    let of_runner = world.control_plane.audit().of("system:serviceaccount:rights:a-runner").unwrap();
+    let of_runner = world
+        .control_plane
+        .audit()
+        .of("system:serviceaccount:rights:a-runner")
+        .unwrap();
     assert_not_refused(&of_runner, "the runner");
     let mut spare = &runner_rights - &used(&of_runner);
     // Each is used in one situation, and by tests of its own: two runners with one epoch, a stuck pod, a skip.

@@ -23,7 +23,9 @@ const LATE: &str = "2026-02-01T00:00:00Z";
 fn writes_to(proxy: &Proxy, name: &str) -> Vec<Recorded> {
     let is_it = |write: &Recorded| {
         let object = write.object();
-        object.is_some_and(|object| object.resource == "mcpservers" && object.name == name && object.subresource.is_empty())
+        object.is_some_and(|object| {
+            object.resource == "mcpservers" && object.name == name && object.subresource.is_empty()
+        })
     };
     proxy.writes().into_iter().filter(is_it).collect()
 }
@@ -36,8 +38,15 @@ fn the_one_write(proxy: &Proxy, name: &str) -> Value {
     assert_eq!(write.method, Method::PATCH);
     assert_eq!(write.content_type(), Some("application/merge-patch+json"));
     let body = write.json();
-    assert!(body["metadata"]["resourceVersion"].is_string(), "not locked: {body}");
-    assert_eq!(body.as_object().unwrap().keys().collect::<Vec<_>>(), ["metadata"], "{body}");
+    assert!(
+        body["metadata"]["resourceVersion"].is_string(),
+        "not locked: {body}"
+    );
+    assert_eq!(
+        body.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["metadata"],
+        "{body}"
+    );
     proxy.forget();
     body
 }
@@ -49,12 +58,20 @@ async fn write_authz(world: &World, name: &str) {
         "spec": {"authzConfig": {"policy": "permit"}},
     });
     let params = PatchParams::apply("authz-controller");
-    world.raw_servers().patch(name, &params, &Patch::Apply(intent)).await.unwrap();
+    world
+        .raw_servers()
+        .patch(name, &params, &Patch::Apply(intent))
+        .await
+        .unwrap();
 }
 
 async fn assert_authz(world: &World, name: &str, after: &str) {
     let server = world.raw_servers().get(name).await.unwrap();
-    assert_eq!(server.data["spec"]["authzConfig"], json!({"policy": "permit"}), "after {after}");
+    assert_eq!(
+        server.data["spec"]["authzConfig"],
+        json!({"policy": "permit"}),
+        "after {after}"
+    );
 }
 
 #[tokio::test]
@@ -75,23 +92,42 @@ async fn finalizer_and_restart_mark_are_one_locked_merge_patch_each_and_the_spec
     assert_authz(&world, "a", "the finalizer was added").await;
 
     let before = world.annotate("a", RESTART, LATE).await;
-    let is_marked = |server: &MCPServer| server.annotations().get(RESTART_MARK).is_some_and(|mark| mark == LATE);
+    let is_marked = |server: &MCPServer| {
+        server
+            .annotations()
+            .get(RESTART_MARK)
+            .is_some_and(|mark| mark == LATE)
+    };
     let marked = world.server_when("a", "the restart is marked", is_marked).await;
     let body = the_one_write(&proxy, "a");
     assert_eq!(body["metadata"]["annotations"], json!({RESTART_MARK: LATE}));
     assert_authz(&world, "a", "the restart was marked").await;
-    assert_eq!(before.metadata.generation, marked.metadata.generation, "annotations move no generation");
+    assert_eq!(
+        before.metadata.generation, marked.metadata.generation,
+        "annotations move no generation"
+    );
 
     // Somebody else's finalizer lets us look at the object after ours is gone.
-    world.patch_server("a", json!({"metadata": {"finalizers": [FINALIZER.as_str(), HOLD]}})).await;
-    world.api::<MCPServer>().delete("a", &DeleteParams::default()).await.unwrap();
+    world
+        .patch_server(
+            "a",
+            json!({"metadata": {"finalizers": [FINALIZER.as_str(), HOLD]}}),
+        )
+        .await;
+    world
+        .api::<MCPServer>()
+        .delete("a", &DeleteParams::default())
+        .await
+        .unwrap();
     let is_released = |server: &MCPServer| server.finalizers() == [HOLD];
     world.server_when("a", "our finalizer is gone", is_released).await;
     let body = the_one_write(&proxy, "a");
     assert_eq!(body["metadata"]["finalizers"], json!([HOLD]));
     assert_authz(&world, "a", "the finalizer was removed").await;
     operator.stop();
-    world.patch_server("a", json!({"metadata": {"finalizers": null}})).await;
+    world
+        .patch_server("a", json!({"metadata": {"finalizers": null}}))
+        .await;
 }
 
 /// What the writes above avoid.
@@ -122,11 +158,15 @@ async fn with_finalizer_mid_flight(world: &World, proxy: &Proxy, name: &str, act
     });
     let injected = proxy.inject(rule);
     act.await;
-    tokio::task::spawn_blocking(move || arrived.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || arrived.recv().unwrap())
+        .await
+        .unwrap();
     let server = world.server(name).await;
     let mut finalizers = server.finalizers().to_vec();
     finalizers.push(HOLD.to_owned());
-    world.patch_server(name, json!({"metadata": {"finalizers": finalizers}})).await;
+    world
+        .patch_server(name, json!({"metadata": {"finalizers": finalizers}}))
+        .await;
     go_on.send(()).unwrap();
     until("the write was struck", async || injected.applied() >= 1).await;
     injected.remove();
@@ -145,21 +185,31 @@ async fn a_finalizer_that_another_controller_adds_in_the_middle_survives() {
     .await;
     let both = |server: &MCPServer| {
         let finalizers = server.finalizers();
-        [FINALIZER.as_str(), HOLD].iter().all(|name| finalizers.iter().any(|finalizer| finalizer == name))
+        [FINALIZER.as_str(), HOLD]
+            .iter()
+            .all(|name| finalizers.iter().any(|finalizer| finalizer == name))
     };
     world.server_when("a", "both finalizers are there", both).await;
     world.deployment_when("a", "is there", |_| true).await;
 
     // The same while ours is removed.
-    world.patch_server("a", json!({"metadata": {"finalizers": [FINALIZER.as_str()]}})).await;
+    world
+        .patch_server("a", json!({"metadata": {"finalizers": [FINALIZER.as_str()]}}))
+        .await;
     with_finalizer_mid_flight(&world, &proxy, "a", async {
-        world.api::<MCPServer>().delete("a", &DeleteParams::default()).await.unwrap();
+        world
+            .api::<MCPServer>()
+            .delete("a", &DeleteParams::default())
+            .await
+            .unwrap();
     })
     .await;
     let only_theirs = |server: &MCPServer| server.finalizers() == [HOLD];
     world.server_when("a", "theirs is still there", only_theirs).await;
     operator.unwrap().stop();
-    world.patch_server("a", json!({"metadata": {"finalizers": null}})).await;
+    world
+        .patch_server("a", json!({"metadata": {"finalizers": null}}))
+        .await;
 }
 
 #[tokio::test]
@@ -184,18 +234,28 @@ async fn a_bad_restart_is_ignored_with_a_warning_and_an_old_one_silently() {
     assert!(!server.annotations().contains_key(RESTART_MARK));
 
     world.annotate("a", RESTART, LATE).await;
-    let is_marked = |server: &MCPServer| server.annotations().get(RESTART_MARK).is_some_and(|mark| mark == LATE);
+    let is_marked = |server: &MCPServer| {
+        server
+            .annotations()
+            .get(RESTART_MARK)
+            .is_some_and(|mark| mark == LATE)
+    };
     world.server_when("a", "the good one is marked", is_marked).await;
     // An image bump shows that the older request was looked at, and left alone.
     world.annotate("a", RESTART, EARLY).await;
-    world.patch_server("a", json!({"spec": {"image": "example.com/mcp:2"}})).await;
+    world
+        .patch_server("a", json!({"spec": {"image": "example.com/mcp:2"}}))
+        .await;
     let bumped = world
         .deployment_when("a", "has generation 2", |deployment| {
             template_annotation(deployment, "mcp.exuvia.dev/generation").as_deref() == Some("2")
         })
         .await;
     assert_eq!(template_annotation(&bumped, RESTART).as_deref(), Some(LATE));
-    assert_eq!(world.server("a").await.annotations().get(RESTART_MARK).unwrap(), LATE);
+    assert_eq!(
+        world.server("a").await.annotations().get(RESTART_MARK).unwrap(),
+        LATE
+    );
 }
 
 #[tokio::test]
@@ -205,9 +265,13 @@ async fn a_mark_that_meets_a_conflict_does_not_restart_twice() {
     let (proxy, kubeconfig) = world.proxied().await;
     let _operator = Operator::start_with(&world, &kubeconfig, &[]);
     world.create_server("a", spec("example.com/mcp:1")).await;
-    world.server_when("a", "its status is there", |server| server.status.is_some()).await;
+    world
+        .server_when("a", "its status is there", |server| server.status.is_some())
+        .await;
     let before = world.deployment_when("a", "is there", |_| true).await;
-    let about = Match::method(Method::PATCH).resource("mcpservers").subresource("");
+    let about = Match::method(Method::PATCH)
+        .resource("mcpservers")
+        .subresource("");
     let refused = proxy.inject(Rule::on(about).times(2).then(Fault::refuse(409)));
     world.annotate("a", RESTART, LATE).await;
     let is_marked = |server: &MCPServer| server.annotations().contains_key(RESTART_MARK);
@@ -216,7 +280,10 @@ async fn a_mark_that_meets_a_conflict_does_not_restart_twice() {
     let after = world.deployment_when("a", "has the time", |deployment| {
         template_annotation(deployment, RESTART).as_deref() == Some(LATE)
     });
-    assert_eq!(after.await.metadata.generation.unwrap(), before.metadata.generation.unwrap() + 1);
+    assert_eq!(
+        after.await.metadata.generation.unwrap(),
+        before.metadata.generation.unwrap() + 1
+    );
 }
 
 #[tokio::test]
@@ -228,14 +295,22 @@ async fn an_immediate_restart_deletes_the_old_runners_and_no_new_one() {
     let pods = async || world.pods("a", "proxy").await;
     let old = until("a runner's pod", async || pods().await.pop()).await;
     let restart = json!({RESTART: LATE, RESTART_STRATEGY: "immediate"});
-    world.patch_server("a", json!({"metadata": {"annotations": restart}})).await;
+    world
+        .patch_server("a", json!({"metadata": {"annotations": restart}}))
+        .await;
     until("only new pods are left", async || {
         let pods = pods().await;
-        let is_new = |pod: &k8s_openapi::api::core::v1::Pod| pod.annotations().get(RESTART).is_some_and(|at| at == LATE);
+        let is_new = |pod: &k8s_openapi::api::core::v1::Pod| {
+            pod.annotations().get(RESTART).is_some_and(|at| at == LATE)
+        };
         !pods.is_empty() && pods.iter().all(|pod| is_new(pod) && pod.uid() != old.uid())
     })
     .await;
-    world.server_when("a", "it is marked", |server| server.annotations().contains_key(RESTART_MARK)).await;
+    world
+        .server_when("a", "it is marked", |server| {
+            server.annotations().contains_key(RESTART_MARK)
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -249,9 +324,16 @@ async fn the_tool_config_controller_writes_one_annotation_and_the_tools_reach_th
     let _operator = Operator::start_with(&world, &kubeconfig, &[]);
     let is_rejected = |server: &MCPServer| {
         let status = server.status.as_ref();
-        status.is_some_and(|status| status.conditions.iter().any(|fact| fact.reason == "ToolConfigNotFound"))
+        status.is_some_and(|status| {
+            status
+                .conditions
+                .iter()
+                .any(|fact| fact.reason == "ToolConfigNotFound")
+        })
     };
-    world.server_when("a", "it misses its tool config", is_rejected).await;
+    world
+        .server_when("a", "it misses its tool config", is_rejected)
+        .await;
     proxy.forget();
 
     let configs: Api<mcp_operator::api::MCPToolConfig> = world.api();
@@ -262,16 +344,24 @@ async fn the_tool_config_controller_writes_one_annotation_and_the_tools_reach_th
     let config = serde_json::from_value(config).unwrap();
     configs.create(&PostParams::default(), &config).await.unwrap();
     let told = world
-        .server_when("a", "it knows the hash", |server| server.annotations().contains_key(TOOL_CONFIG_HASH))
+        .server_when("a", "it knows the hash", |server| {
+            server.annotations().contains_key(TOOL_CONFIG_HASH)
+        })
         .await;
     let body = the_one_write(&proxy, "a");
     let annotations = body["metadata"]["annotations"].as_object().unwrap();
     assert_eq!(annotations.keys().collect::<Vec<_>>(), [TOOL_CONFIG_HASH]);
     assert_authz(&world, "a", "the tool config was told").await;
-    assert_eq!(told.metadata.generation, created.metadata.generation.map(|generation| generation + 1), "only authz moved it");
+    assert_eq!(
+        told.metadata.generation,
+        created.metadata.generation.map(|generation| generation + 1),
+        "only authz moved it"
+    );
     until("a run config with the tools", async || {
         let configs = world.run_configs("a").await;
-        configs.iter().any(|config| config.data.as_ref().unwrap()["runconfig.json"].contains("echo"))
+        configs
+            .iter()
+            .any(|config| config.data.as_ref().unwrap()["runconfig.json"].contains("echo"))
     })
     .await;
     until("the tool config says where it is used", async || {

@@ -23,29 +23,43 @@ async fn the_stamp_is_the_live_generation_and_the_container_sees_it() {
     let _operator = Operator::start(&world, &[]);
     let created = world.create_server("a", spec("example.com/mcp:1")).await;
     let uid = created.uid().unwrap();
-    for (generation, image) in [(1, None), (2, Some("example.com/mcp:2")), (3, Some("example.com/mcp:3"))] {
+    for (generation, image) in [
+        (1, None),
+        (2, Some("example.com/mcp:2")),
+        (3, Some("example.com/mcp:3")),
+    ] {
         if let Some(image) = image {
             world.patch_server("a", json!({"spec": {"image": image}})).await;
         }
         let stamp = generation.to_string();
-        let is_stamped = |deployment: &Deployment| template_annotation(deployment, GENERATION).as_ref() == Some(&stamp);
+        let is_stamped =
+            |deployment: &Deployment| template_annotation(deployment, GENERATION).as_ref() == Some(&stamp);
         let deployment = world.deployment_when("a", "has the generation", is_stamped).await;
         assert_eq!(world.server("a").await.metadata.generation, Some(generation));
         let token = format!("{uid}/{generation}");
         assert_eq!(template_annotation(&deployment, FENCE), Some(token.clone()));
         let pod = until("a pod with the stamp", async || {
             let pods = world.pods("a", "proxy").await;
-            pods.into_iter().find(|pod| pod.annotations().get(GENERATION) == Some(&stamp))
+            pods.into_iter()
+                .find(|pod| pod.annotations().get(GENERATION) == Some(&stamp))
         })
         .await;
         let env = environment(&pod, &pod.spec.as_ref().unwrap().containers[0]);
-        let value = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let value = |name: &str| {
+            env.iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.clone())
+        };
         assert_eq!(value("MCP_GENERATION"), Some(stamp.clone()));
         assert_eq!(value("MCP_FENCE"), Some(token));
         assert!(value("MCP_CONFIG_HASH").is_some_and(|hash| hash.len() == 64));
         let config = format!("a-run-{}", &value("MCP_CONFIG_HASH").unwrap()[..8]);
         let volumes = pod.spec.as_ref().unwrap().volumes.clone().unwrap();
-        assert!(volumes.iter().any(|volume| volume.config_map.as_ref().is_some_and(|map| map.name == config)));
+        assert!(
+            volumes
+                .iter()
+                .any(|volume| volume.config_map.as_ref().is_some_and(|map| map.name == config))
+        );
     }
 }
 
@@ -68,13 +82,26 @@ async fn what_people_override_replaces_neither_stamp_nor_checksum() {
     }});
     let server = world.create_server("a", spec).await;
     let deployment = world.deployment_when("a", "is there", |_| true).await;
-    let text = serde_json::to_string(&(&deployment.metadata.annotations, &deployment.metadata.labels, &deployment.spec)).unwrap();
+    let text = serde_json::to_string(&(
+        &deployment.metadata.annotations,
+        &deployment.metadata.labels,
+        &deployment.spec,
+    ))
+    .unwrap();
     assert!(!text.contains("stolen") && !text.contains("\"99\""), "{text}");
-    assert_eq!(template_annotation(&deployment, FENCE), Some(format!("{}/1", server.uid().unwrap())));
+    assert_eq!(
+        template_annotation(&deployment, FENCE),
+        Some(format!("{}/1", server.uid().unwrap()))
+    );
     assert_eq!(template_annotation(&deployment, "mine").as_deref(), Some("yes"));
     assert_eq!(deployment.labels()["team"], "blue");
     let container = &deployment.spec.template.spec.unwrap().containers[0];
-    let names: Vec<_> = container.env.iter().flatten().map(|variable| variable.name.as_str()).collect();
+    let names: Vec<_> = container
+        .env
+        .iter()
+        .flatten()
+        .map(|variable| variable.name.as_str())
+        .collect();
     assert_eq!(names.iter().filter(|name| **name == "MCP_FENCE").count(), 1);
     assert!(names.contains(&"RUST_BACKTRACE"));
 }
@@ -115,7 +142,10 @@ async fn a_converged_operator_and_its_runner_send_no_write_at_all() {
     // The handshake comes last, and fails: nothing listens in the backend. From then on nothing changes.
     let failed = |server: &MCPServer| {
         let status = server.status.as_ref().unwrap();
-        status.conditions.iter().any(|fact| fact.reason == "HandshakeFailed")
+        status
+            .conditions
+            .iter()
+            .any(|fact| fact.reason == "HandshakeFailed")
     };
     world.server_when("a", "the handshake was tried", failed).await;
 
@@ -126,7 +156,10 @@ async fn a_converged_operator_and_its_runner_send_no_write_at_all() {
     operator.stop();
     of_operator.forget();
     let operator = Operator::start_with(&world, &operator_config, &["--resync=200ms"]);
-    until("20 reconciles after a restart", async || reconciles(&of_operator) >= 20).await;
+    until("20 reconciles after a restart", async || {
+        reconciles(&of_operator) >= 20
+    })
+    .await;
     assert_silent(&of_operator, "the operator after its restart");
     operator.stop();
 
@@ -153,10 +186,17 @@ async fn an_intent_without_the_api_version_of_a_field_reference_would_be_applied
     });
     let api: Api<Deployment> = world.api();
     for _ in 0..3 {
-        let live = api.patch("naive", &PatchParams::apply("naive"), &Patch::Apply(&intent)).await.unwrap();
+        let live = api
+            .patch("naive", &PatchParams::apply("naive"), &Patch::Apply(&intent))
+            .await
+            .unwrap();
         let live = serde_json::to_value(live).unwrap();
         let place = "/spec/template/spec/containers/0/env/0/valueFrom/fieldRef";
         let naive = |value: &Value| value.pointer(place).cloned();
-        assert_ne!(naive(&live), naive(&intent), "a naive comparison finds a difference each time");
+        assert_ne!(
+            naive(&live),
+            naive(&intent),
+            "a naive comparison finds a difference each time"
+        );
     }
 }

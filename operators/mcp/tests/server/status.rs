@@ -26,7 +26,13 @@ async fn two_writers_of_one_status_lose_nothing_and_scalars_never_conflict() {
     let mut stale = api.get("a").await.unwrap();
     for round in 0..200 {
         let of_operator = operator.patch_status(&api, &stale, |server| {
-            let ready = conditions::new(server, "Ready", round % 2 == 0, "Round", exuvia_write::Redacted::ours(round.to_string()));
+            let ready = conditions::new(
+                server,
+                "Ready",
+                round % 2 == 0,
+                "Round",
+                exuvia_write::Redacted::ours(round.to_string()),
+            );
             let status = server.status.get_or_insert_default();
             status.message = Some(round.to_string());
             conditions::set(&mut status.conditions, ready);
@@ -55,21 +61,28 @@ async fn two_writers_of_one_status_lose_nothing_and_scalars_never_conflict() {
 /// A small MCP server: it answers `initialize` and lists one tool.
 async fn serve_mcp(listener: TcpListener) {
     loop {
-        let Ok((mut stream, _)) = listener.accept().await else { return };
+        let Ok((mut stream, _)) = listener.accept().await else {
+            return;
+        };
         tokio::spawn(async move {
             let mut text = Vec::new();
             let mut buffer = [0; 4096];
             loop {
-                let Ok(read) = stream.read(&mut buffer).await else { return };
+                let Ok(read) = stream.read(&mut buffer).await else {
+                    return;
+                };
                 if read == 0 {
                     return;
                 }
                 text.extend_from_slice(&buffer[..read]);
                 let request = String::from_utf8_lossy(&text).into_owned();
-                let Some((head, body)) = request.split_once("\r\n\r\n") else { continue };
+                let Some((head, body)) = request.split_once("\r\n\r\n") else {
+                    continue;
+                };
                 let length = head.lines().find_map(|line| {
                     let (name, value) = line.split_once(':')?;
-                    name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+                    name.eq_ignore_ascii_case("content-length")
+                        .then(|| value.trim().parse::<usize>().ok())?
                 });
                 if body.len() < length.unwrap_or(0) && !head.to_lowercase().contains("chunked") {
                     continue;
@@ -98,18 +111,28 @@ async fn a_server_is_ready_after_a_real_handshake_through_the_proxy() {
     let _operator = Operator::start(&world, &["--resync=1s"]);
     world.create_server("a", spec("example.com/mcp:1")).await;
     let backend = until("a backend pod", async || world.pods("a", "backend").await.pop()).await;
-    let listener = TcpListener::bind(format!("{}:{MCP_PORT}", address(&backend))).await.unwrap();
+    let listener = TcpListener::bind(format!("{}:{MCP_PORT}", address(&backend)))
+        .await
+        .unwrap();
     let serving = tokio::spawn(serve_mcp(listener));
-    let ready = world.server_when("a", "it is ready", |server| is_true(server, "Ready")).await;
+    let ready = world
+        .server_when("a", "it is ready", |server| is_true(server, "Ready"))
+        .await;
     let status = ready.status.unwrap();
     let info = status.server_info.unwrap();
-    assert_eq!((info.name.as_deref(), info.version.as_deref()), (Some("tiny"), Some("7")));
+    assert_eq!(
+        (info.name.as_deref(), info.version.as_deref()),
+        (Some("tiny"), Some("7"))
+    );
     assert_eq!(info.protocol_version.as_deref(), Some("2025-06-18"));
     assert_eq!(status.url.as_deref(), Some("http://a.verified.svc:18473/mcp"));
     assert_eq!(status.ready_replicas, Some(1));
     let runtime = status.runtime.unwrap();
     let pod = world.pods("a", "proxy").await.pop().unwrap();
-    assert_eq!((runtime.pod, runtime.gate.as_deref()), (Some(pod.name_any()), Some("admitted")));
+    assert_eq!(
+        (runtime.pod, runtime.gate.as_deref()),
+        (Some(pod.name_any()), Some("admitted"))
+    );
 
     // A client, through the proxy.
     let runner: Arc<_> = kubelet.runner(&pod).await;
@@ -122,7 +145,10 @@ async fn a_server_is_ready_after_a_real_handshake_through_the_proxy() {
     let answer = ask(&runner.proxy, &request).await.unwrap();
     assert!(answer.contains("\"echo\""), "{answer}");
     let metrics = crate::program::get(&runner.admin, "/metrics").await.unwrap();
-    assert!(metrics.contains("exuvia_rollout_decisions_total{decision=\"create\"} 1"), "{metrics}");
+    assert!(
+        metrics.contains("exuvia_rollout_decisions_total{decision=\"create\"} 1"),
+        "{metrics}"
+    );
     assert!(metrics.contains("mcp_proxy_requests_total"), "{metrics}");
     serving.abort();
 }

@@ -5,7 +5,12 @@ use std::process::{Command, Output};
 fn runner(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-runner"));
     command.env_clear().envs(env.iter().copied());
-    command.args(["run", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--mount-patience=0s"]);
+    command.args([
+        "run",
+        "--listen=127.0.0.1:0",
+        "--admin-listen=127.0.0.1:0",
+        "--mount-patience=0s",
+    ]);
     command.args(["--backend=http://127.0.0.1:9"]); // no cluster is needed
     command.args(args).output().unwrap()
 }
@@ -19,15 +24,26 @@ fn assert_refused(output: &Output, code: i32, words: &str) {
 
 #[test]
 fn a_runner_without_a_run_config_says_where_it_looked() {
-    let output = runner(&["--config=/nonexistent/a.json", "--config=/nonexistent/b.json"], &[]);
-    assert_refused(&output, 78, "expected one of /nonexistent/a.json, /nonexistent/b.json");
+    let output = runner(
+        &["--config=/nonexistent/a.json", "--config=/nonexistent/b.json"],
+        &[],
+    );
+    assert_refused(
+        &output,
+        78,
+        "expected one of /nonexistent/a.json, /nonexistent/b.json",
+    );
 }
 
 #[test]
 fn the_names_of_another_operator_have_other_paths() {
     let output = runner(&["--names=toolhive"], &[]);
     assert_refused(&output, 78, "/etc/toolhive/runconfig.json");
-    assert_refused(&runner(&["--names=other"], &[]), 2, "expected default or toolhive");
+    assert_refused(
+        &runner(&["--names=other"], &[]),
+        2,
+        "expected default or toolhive",
+    );
 }
 
 #[test]
@@ -56,7 +72,10 @@ fn an_origin_that_is_not_one_is_refused() {
 
 #[test]
 fn the_bridge_needs_a_command() {
-    let output = Command::new(env!("CARGO_BIN_EXE_mcp-runner")).arg("bridge").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_mcp-runner"))
+        .arg("bridge")
+        .output()
+        .unwrap();
     assert_refused(&output, 2, "--");
 }
 
@@ -64,7 +83,11 @@ fn the_bridge_needs_a_command() {
 fn the_runner_copies_itself_for_pods_that_run_the_bridge() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("mcp-runner");
-    let installed = Command::new(env!("CARGO_BIN_EXE_mcp-runner")).arg("install").arg(&copy).output().unwrap();
+    let installed = Command::new(env!("CARGO_BIN_EXE_mcp-runner"))
+        .arg("install")
+        .arg(&copy)
+        .output()
+        .unwrap();
     assert!(installed.status.success(), "{installed:?}");
     let version = Command::new(&copy).arg("--version").output().unwrap();
     assert!(String::from_utf8_lossy(&version.stdout).starts_with("mcp-runner "));

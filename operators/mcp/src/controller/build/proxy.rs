@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use exuvia_rollout::names::{
-    CONFIG_HASH_ANNOTATION, CONFIG_HASH_ENV, FENCE_ANNOTATION, FENCE_ENV, GENERATION_ANNOTATION, GENERATION_ENV,
-    RESTARTED_AT_ANNOTATION,
+    CONFIG_HASH_ANNOTATION, CONFIG_HASH_ENV, FENCE_ANNOTATION, FENCE_ENV, GENERATION_ANNOTATION,
+    GENERATION_ENV, RESTARTED_AT_ANNOTATION,
 };
 use exuvia_rollout::{FoundStamps, FrozenConfig, Names, Stamps, Token, hash_value, issue};
 use serde_json::{Map, Value, json};
@@ -68,7 +68,10 @@ pub(super) fn deployment(
 /// The template as it is hashed: what anybody wrote under the names of stamps that are issued later does not count.
 fn without_epoch(template: &Value) -> Value {
     let mut template = template.clone();
-    if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+    if let Some(annotations) = template
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
         annotations.remove(FENCE_ANNOTATION);
         annotations.remove(exuvia_rollout::names::TEMPLATE_HASH_ANNOTATION);
     }
@@ -82,7 +85,10 @@ fn template(
     config_name: &str,
 ) -> Value {
     let spec = &accepted.found.server.spec;
-    let pods = overrides.pod_template_metadata_overrides.clone().unwrap_or_default();
+    let pods = overrides
+        .pod_template_metadata_overrides
+        .clone()
+        .unwrap_or_default();
     let mut annotations = Value::Object(Map::new());
     merge(&mut annotations, &pods.annotations);
     if let Some(at) = &accepted.restart.stamped {
@@ -151,7 +157,11 @@ fn env(overrides: &ProxyDeploymentOverrides) -> Vec<Value> {
     .map(|(name, path)| json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}))
     .collect();
     let is_ours = |name: &str| ours.iter().any(|variable| variable["name"] == name);
-    let theirs: BTreeMap<&str, &_> = overrides.env.iter().map(|variable| (variable.name.as_str(), variable)).collect();
+    let theirs: BTreeMap<&str, &_> = overrides
+        .env
+        .iter()
+        .map(|variable| (variable.name.as_str(), variable))
+        .collect();
     let theirs: Vec<Value> = theirs
         .into_iter()
         .filter(|(name, _)| !is_ours(name))

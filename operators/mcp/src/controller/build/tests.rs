@@ -38,7 +38,10 @@ fn prepared(found: Found) -> Prepared {
 }
 
 fn deployment(prepared: &Prepared) -> &Value {
-    let child = prepared.children.iter().find(|child| child.kind == ChildKind::Deployment);
+    let child = prepared
+        .children
+        .iter()
+        .find(|child| child.kind == ChildKind::Deployment);
     child.unwrap().intent.body()
 }
 
@@ -85,7 +88,10 @@ fn every_field_reference_has_its_api_version() {
     let prepared = prepared(found(server(json!({"image": "i"}))));
     let env = &deployment(&prepared)["spec"]["template"]["spec"]["containers"][0]["env"];
     for variable in env.as_array().unwrap() {
-        assert_eq!(variable["valueFrom"]["fieldRef"]["apiVersion"], "v1", "{variable}");
+        assert_eq!(
+            variable["valueFrom"]["fieldRef"]["apiVersion"], "v1",
+            "{variable}"
+        );
     }
 }
 
@@ -93,7 +99,10 @@ fn every_field_reference_has_its_api_version() {
 fn a_policy_is_there_unless_the_spec_switches_it_off() {
     let has = |spec: Value| {
         let prepared = prepared(found(server(spec)));
-        prepared.children.iter().any(|child| child.kind == ChildKind::NetworkPolicy)
+        prepared
+            .children
+            .iter()
+            .any(|child| child.kind == ChildKind::NetworkPolicy)
     };
     assert!(has(json!({"image": "i"})));
     assert!(!has(json!({"image": "i", "networkPolicy": false})));
@@ -106,9 +115,18 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
         change(&mut server);
         validate(found(server)).map(|_| ()).unwrap_err().1.reason
     };
-    assert_eq!(reason(&|server| server.metadata.name = Some("a.b".to_owned())), "InvalidName");
-    assert_eq!(reason(&|server| server.metadata.name = Some("1a".to_owned())), "InvalidName");
-    assert_eq!(reason(&|server| server.metadata.name = Some("a".repeat(45))), "InvalidName");
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("a.b".to_owned())),
+        "InvalidName"
+    );
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("1a".to_owned())),
+        "InvalidName"
+    );
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("a".repeat(45))),
+        "InvalidName"
+    );
     assert_eq!(reason(&|server| server.spec.proxy_port = 8081), "InvalidPort");
     assert_eq!(
         reason(&|server| server.spec.transport = crate::api::Transport::Stdio),
