@@ -9,6 +9,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
+use serde_json::Value;
 
 use super::backend::{PARALLEL, headless_service, stateful_set};
 use super::report::Reporter;
@@ -162,29 +163,30 @@ impl Runner {
         ObjectRef::typed::<StatefulSet>(self.config.namespace.clone(), naming::backend(&self.config.name))
     }
 
-    /// Before an apply that leaves `replicas` out. A runner that the gate will skip writes nothing here: only the field manager's
-    /// last apply counts, and that was a newer runner's.
+    /// Before an apply that leaves `replicas` out. Nothing is written by a runner that the gate will skip, nor by one whose intent was
+    /// applied already: what was made by POST is ours with every default, `replicas` among them.
     async fn keep_scale(
         &self,
         target: &ObjectRef,
         live: &DynamicObject,
         intent: &Intent,
     ) -> Result<(), Error> {
-        if self.is_newest(live) {
+        let value = serde_json::to_value(live).unwrap_or_default();
+        let drift = intent.drift(&value, self.writer.field_manager(), &self.names);
+        if !drift.is_none() && self.is_newest(&value) {
             scale::keep(&self.writer, &target.api(&self.client), live, intent.body()).await?;
         }
         Ok(())
     }
 
     /// Whether no newer runner has stamped the live object.
-    fn is_newest(&self, live: &DynamicObject) -> bool {
-        let live = serde_json::to_value(live).unwrap_or_default();
-        let stamps = exuvia_rollout::FoundStamps::read(&live, &self.names);
+    fn is_newest(&self, live: &Value) -> bool {
+        let stamps = exuvia_rollout::FoundStamps::read(live, &self.names);
         match (&self.ours.token, stamps.token.found()) {
             (Some(ours), Some(theirs)) if ours.uid == theirs.uid => ours.epoch >= theirs.epoch,
             (Some(_), _) => true,
             (None, _) => {
-                let theirs = exuvia_rollout::FoundStamps::of_template(&live, &self.names);
+                let theirs = exuvia_rollout::FoundStamps::of_template(live, &self.names);
                 theirs
                     .generation
                     .found()

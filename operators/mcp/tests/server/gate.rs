@@ -177,7 +177,12 @@ async fn an_image_by_argument_beats_the_file_and_a_second_start_moves_nothing() 
     let ours = |set: &StatefulSet| {
         let entries = set.managed_fields().iter();
         let ours: Vec<_> = entries
-            .filter(|entry| entry.manager.as_deref() == Some("mcp-runner"))
+            .filter(|entry| {
+                entry
+                    .manager
+                    .as_ref()
+                    .is_some_and(|manager| manager.starts_with("mcp-runner"))
+            })
             .cloned()
             .collect();
         ours

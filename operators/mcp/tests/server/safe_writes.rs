@@ -143,14 +143,19 @@ async fn a_replace_by_a_type_that_lacks_a_field_loses_it() {
     assert!(server.data["spec"].get("authzConfig").is_none());
 }
 
-/// Lets `meanwhile` write to the server while the first write that changes finalizers is on its way.
-async fn with_finalizer_mid_flight(world: &World, proxy: &Proxy, name: &str, act: impl Future<Output = ()>) {
+/// While the first write to the server that follows upon `act` is on its way, another controller changes the finalizers.
+async fn with_finalizers_mid_flight(
+    world: &World,
+    proxy: &Proxy,
+    theirs: Value,
+    act: impl Future<Output = ()>,
+) {
     let (arrived_tx, arrived) = mpsc::channel::<()>();
     let (go_on, may_go_on) = mpsc::channel::<()>();
     let may_go_on = std::sync::Mutex::new(may_go_on);
     let about = Match::method(Method::PATCH)
         .resource("mcpservers")
-        .object(&world.namespace, name)
+        .object(&world.namespace, "a")
         .subresource("");
     let rule = Rule::on(about).nth(1).on_request(move |_| {
         let _ = arrived_tx.send(());
@@ -161,11 +166,8 @@ async fn with_finalizer_mid_flight(world: &World, proxy: &Proxy, name: &str, act
     tokio::task::spawn_blocking(move || arrived.recv().unwrap())
         .await
         .unwrap();
-    let server = world.server(name).await;
-    let mut finalizers = server.finalizers().to_vec();
-    finalizers.push(HOLD.to_owned());
     world
-        .patch_server(name, json!({"metadata": {"finalizers": finalizers}}))
+        .patch_server("a", json!({"metadata": {"finalizers": theirs}}))
         .await;
     go_on.send(()).unwrap();
     until("the write was struck", async || injected.applied() >= 1).await;
@@ -173,39 +175,35 @@ async fn with_finalizer_mid_flight(world: &World, proxy: &Proxy, name: &str, act
 }
 
 #[tokio::test]
-async fn a_finalizer_that_another_controller_adds_in_the_middle_survives() {
+async fn finalizers_that_another_controller_changes_in_the_middle_stay_as_it_left_them() {
     let world = World::new("mid-flight").await;
     let _kubelet = Kubelet::fake(&world);
     let (proxy, kubeconfig) = world.proxied().await;
     world.create_server("a", spec("example.com/mcp:1")).await;
     let mut operator = None;
-    with_finalizer_mid_flight(&world, &proxy, "a", async {
+    with_finalizers_mid_flight(&world, &proxy, json!([HOLD]), async {
         operator = Some(Operator::start_with(&world, &kubeconfig, &[]));
     })
     .await;
-    let both = |server: &MCPServer| {
-        let finalizers = server.finalizers();
-        [FINALIZER.as_str(), HOLD]
-            .iter()
-            .all(|name| finalizers.iter().any(|finalizer| finalizer == name))
-    };
+    let both = |server: &MCPServer| server.finalizers() == [HOLD, FINALIZER.as_str()];
     world.server_when("a", "both finalizers are there", both).await;
     world.deployment_when("a", "is there", |_| true).await;
 
-    // The same while ours is removed.
+    // The same while ours is removed: another controller is done, and takes its own away.
+    let three = [HOLD, FINALIZER.as_str(), "example.com/other"];
     world
-        .patch_server("a", json!({"metadata": {"finalizers": [FINALIZER.as_str()]}}))
+        .patch_server("a", json!({"metadata": {"finalizers": three}}))
         .await;
-    with_finalizer_mid_flight(&world, &proxy, "a", async {
-        world
-            .api::<MCPServer>()
-            .delete("a", &DeleteParams::default())
-            .await
-            .unwrap();
+    let two = json!([HOLD, FINALIZER.as_str()]);
+    with_finalizers_mid_flight(&world, &proxy, two, async {
+        let api: Api<MCPServer> = world.api();
+        api.delete("a", &DeleteParams::default()).await.unwrap();
     })
     .await;
     let only_theirs = |server: &MCPServer| server.finalizers() == [HOLD];
-    world.server_when("a", "theirs is still there", only_theirs).await;
+    world
+        .server_when("a", "only the one that is held is there", only_theirs)
+        .await;
     operator.unwrap().stop();
     world
         .patch_server("a", json!({"metadata": {"finalizers": null}}))
