@@ -115,9 +115,9 @@ fn reference(crds: &[CustomResourceDefinition]) -> String {
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         for part in ["spec", "status"] {
             let fields = schema.and_then(|schema| schema.properties.as_ref()?.get(part));
-            fields
-                .into_iter()
-                .for_each(|fields| rows(&mut text, part, fields));
+            if let Some(fields) = fields {
+                rows(&mut text, part, fields);
+            }
         }
     }
     text

@@ -2,16 +2,16 @@
 
 use crate::api::{PART_LABEL, SERVER_LABEL};
 
-/// How long the name of a server may be. The pods of the StatefulSet `<name>-backend` have a label with that name and a
+/// How long the name of a server may be. The pods of the `StatefulSet` `<name>-backend` have a label with that name and a
 /// hash of up to 11 characters, and a label has at most 63.
 pub const MAX_NAME: usize = 44;
 
-/// The StatefulSet, its headless Service, and the NetworkPolicy.
+/// The `StatefulSet`, its headless Service, and the `NetworkPolicy`.
 pub fn backend(server: &str) -> String {
     format!("{server}-backend")
 }
 
-/// The runner's ServiceAccount, Role and RoleBinding.
+/// The runner's `ServiceAccount`, Role and `RoleBinding`.
 pub fn runner(server: &str) -> String {
     format!("{server}-runner")
 }

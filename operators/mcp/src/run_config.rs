@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{MCPServer, Transport};
 
-/// The name of the file, in the ConfigMap and where it is mounted.
+/// The name of the file, in the `ConfigMap` and where it is mounted.
 pub const FILE: &str = "runconfig.json";
 
 /// Where the operator mounts it.

@@ -122,17 +122,12 @@ fn refers_to(server: &MCPServer) -> Option<&str> {
 }
 
 fn put(server: &mut MCPServer, hash: Option<&str>) {
-    match hash {
-        Some(hash) => {
-            let annotations = server.annotations_mut();
-            annotations.insert(TOOL_CONFIG_HASH.to_owned(), hash.to_owned());
-        }
+    if let Some(hash) = hash {
+        let annotations = server.annotations_mut();
+        annotations.insert(TOOL_CONFIG_HASH.to_owned(), hash.to_owned());
+    } else if let Some(annotations) = &mut server.metadata.annotations {
         // Without it there may be no annotations at all, and an empty map would be a change.
-        None => {
-            if let Some(annotations) = &mut server.metadata.annotations {
-                annotations.remove(TOOL_CONFIG_HASH);
-            }
-        }
+        annotations.remove(TOOL_CONFIG_HASH);
     }
 }
 

@@ -1,8 +1,8 @@
-//! Whether a Deployment or a StatefulSet is rolled out. Pure.
+//! Whether a Deployment or a `StatefulSet` is rolled out. Pure.
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 
-/// Whether every pod of the StatefulSet is new and ready: the controller has seen the last change, and all replicas are
+/// Whether every pod of the `StatefulSet` is new and ready: the controller has seen the last change, and all replicas are
 /// updated and ready.
 pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
     let wanted = set.spec.replicas.unwrap_or(1);

@@ -85,7 +85,7 @@ pub struct MCPServerSpec {
     #[schemars(range(min = 0), with = "Option<i32>")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How many backend pods. Unset: whatever the StatefulSet has, so that an autoscaler may own it.
+    /// How many backend pods. Unset: whatever the `StatefulSet` has, so that an autoscaler may own it.
     #[schemars(range(min = 0), with = "Option<i32>")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_replicas: Option<i32>,

@@ -32,7 +32,7 @@ pub struct RunnerArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum RunnerCommand {
     /// Apply the backend through the gate, then serve clients
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Give a program that speaks MCP on stdin and stdout an HTTP endpoint
     Bridge(BridgeArgs),
     /// Copy this program to a path, for pods that run the bridge
@@ -108,7 +108,7 @@ pub struct BridgeArgs {
 /// What `main` of `mcp-runner` calls.
 pub fn runner_main(args: RunnerArgs) -> ExitCode {
     match args.command {
-        RunnerCommand::Run(args) => match run(args) {
+        RunnerCommand::Run(args) => match run(*args) {
             Ok(Ok(())) => ExitCode::SUCCESS,
             Ok(Err(error)) => {
                 eprintln!("error: {error}");

@@ -147,7 +147,7 @@ async fn mark(
     Ok(marked.object)
 }
 
-/// Removes the run configs that no ReplicaSet names.
+/// Removes the run configs that no `ReplicaSet` names.
 async fn remove_old_configs(
     client: &Client,
     writer: &Writer,

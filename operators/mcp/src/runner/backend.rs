@@ -1,4 +1,4 @@
-//! What the runner applies: the StatefulSet of the MCP server and its headless Service. Pure.
+//! What the runner applies: the `StatefulSet` of the MCP server and its headless Service. Pure.
 
 use exuvia_rollout::names::RESTARTED_AT_ANNOTATION;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(crate) const PARALLEL: &str = "Parallel";
 /// Where the bridge is copied to.
 const BRIDGE: &str = "/mcp-bridge";
 
-/// The StatefulSet. `policy` is that of the live one, which cannot be changed, or [`PARALLEL`]; `owner` is the uid of the server.
+/// The `StatefulSet`. `policy` is that of the live one, which cannot be changed, or [`PARALLEL`]; `owner` is the uid of the server.
 pub(crate) fn stateful_set(config: &RunConfig, image: &str, owner: Option<&str>, policy: &str) -> Value {
     let mut intent = json!({
         "apiVersion": "apps/v1",

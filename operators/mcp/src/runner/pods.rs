@@ -13,7 +13,7 @@ use super::backend::PARALLEL;
 use crate::api::PART_BACKEND;
 use crate::naming;
 
-/// The label by which a StatefulSet tells the revisions of its pods apart.
+/// The label by which a `StatefulSet` tells the revisions of its pods apart.
 const REVISION: &str = "controller-revision-hash";
 
 /// Keeps the proxy's backends as the pods are, for ever.
@@ -71,7 +71,7 @@ fn is_ready(pod: &Pod) -> bool {
         .any(|fact| fact.type_ == "Ready" && fact.status == "True")
 }
 
-/// Whether the StatefulSet waits for ever for this pod: it replaces pods one by one, and this one has the old revision and does
+/// Whether the `StatefulSet` waits for ever for this pod: it replaces pods one by one, and this one has the old revision and does
 /// not become ready (PITFALLS A45).
 pub(crate) fn is_stuck(set: &StatefulSet, pod: &Pod) -> bool {
     let update = set
@@ -85,7 +85,7 @@ pub(crate) fn is_stuck(set: &StatefulSet, pod: &Pod) -> bool {
     may_be_stuck(set) && is_old && !is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether a pod of this StatefulSet can be stuck at all: it replaces pods in order, and has seen its last change.
+/// Whether a pod of this `StatefulSet` can be stuck at all: it replaces pods in order, and has seen its last change.
 pub(crate) fn may_be_stuck(set: &StatefulSet) -> bool {
     let policy = set.spec.pod_management_policy.as_deref();
     let seen = set.status.as_ref().and_then(|status| status.observed_generation) >= set.metadata.generation;

@@ -116,13 +116,12 @@ impl Inner {
         let is_ready = if self.runs_proxies && is_proxy {
             let uid = pod.uid().unwrap();
             let known = self.runners.lock().unwrap().get(&uid).cloned();
-            let runner = match known {
-                Some(runner) => runner,
-                None => {
-                    let runner = self.start_runner(pod).await;
-                    self.runners.lock().unwrap().insert(uid, Arc::clone(&runner));
-                    runner
-                }
+            let runner = if let Some(runner) = known {
+                runner
+            } else {
+                let runner = self.start_runner(pod).await;
+                self.runners.lock().unwrap().insert(uid, Arc::clone(&runner));
+                runner
             };
             runner.is_ready().await
         } else {
@@ -171,7 +170,7 @@ impl Inner {
         Arc::new(Runner::start(&log, &self.kubeconfig, &env, &args, addresses))
     }
 
-    /// Writes the files of all ConfigMaps that the pod mounts, as they are now.
+    /// Writes the files of all `ConfigMaps` that the pod mounts, as they are now.
     async fn mount(&self, pod: &Pod, directory: &std::path::Path) {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {

@@ -63,42 +63,8 @@ fn right(group: &str, resource: &str, verb: &str) -> Right {
     (group.to_owned(), resource.to_owned(), verb.to_owned())
 }
 
-#[tokio::test]
-async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
-    let world = World::new("rights").await;
-    let rules: Vec<_> = rights::all(None).into_iter().map(|rule| rule.rule).collect();
-    let user = world
-        .control_plane
-        .user_with_rules("mcp-operator", &json!(rules))
-        .await
-        .unwrap();
-    let operator = Operator::start_with(&world, &user.kubeconfig().unwrap(), &["--resync=500ms"]);
-    let mut with_tools = spec("example.com/mcp:1");
-    with_tools["toolConfigRef"] = json!({"name": "few"});
-    let tools: MCPToolConfig = serde_json::from_value(json!({
-        "apiVersion": "mcp.exuvia.dev/v1beta1", "kind": "MCPToolConfig", "metadata": {"name": "few"},
-        "spec": {"toolsFilter": ["echo"]},
-    }))
-    .unwrap();
-    world
-        .api::<MCPToolConfig>()
-        .create(&PostParams::default(), &tools)
-        .await
-        .unwrap();
-    world.create_server("a", with_tools).await;
-    // The runner is its service account, with the Role that the operator made.
-    world.deployment_when("a", "is there", |_| true).await;
-    let account = world
-        .control_plane
-        .service_account("rights", "a-runner")
-        .await
-        .unwrap();
-    let kubelet = Kubelet::running(&world, Some(account.kubeconfig().unwrap()));
-    world
-        .server_when("a", "it is rolled out", |server| is_true(server, "RolledOut"))
-        .await;
-
-    // Everything that the operator does only now and then.
+/// Everything that the operator does only now and then.
+async fn seldom(world: &World) {
     let old = world.pods("a", "proxy").await.pop().unwrap();
     let bad = json!({"metadata": {"annotations": {RESTART: "tomorrow"}}});
     world.patch_server("a", bad).await;
@@ -140,6 +106,44 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
         world.run_configs("a").await.len() <= 4
     })
     .await;
+}
+
+#[tokio::test]
+async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
+    let world = World::new("rights").await;
+    let rules: Vec<_> = rights::all(None).into_iter().map(|rule| rule.rule).collect();
+    let user = world
+        .control_plane
+        .user_with_rules("mcp-operator", &json!(rules))
+        .await
+        .unwrap();
+    let operator = Operator::start_with(&world, &user.kubeconfig().unwrap(), &["--resync=500ms"]);
+    let mut with_tools = spec("example.com/mcp:1");
+    with_tools["toolConfigRef"] = json!({"name": "few"});
+    let tools: MCPToolConfig = serde_json::from_value(json!({
+        "apiVersion": "mcp.exuvia.dev/v1beta1", "kind": "MCPToolConfig", "metadata": {"name": "few"},
+        "spec": {"toolsFilter": ["echo"]},
+    }))
+    .unwrap();
+    world
+        .api::<MCPToolConfig>()
+        .create(&PostParams::default(), &tools)
+        .await
+        .unwrap();
+    world.create_server("a", with_tools).await;
+    // The runner is its service account, with the Role that the operator made.
+    world.deployment_when("a", "is there", |_| true).await;
+    let account = world
+        .control_plane
+        .service_account("rights", "a-runner")
+        .await
+        .unwrap();
+    let kubelet = Kubelet::running(&world, Some(account.kubeconfig().unwrap()));
+    world
+        .server_when("a", "it is rolled out", |server| is_true(server, "RolledOut"))
+        .await;
+
+    seldom(&world).await;
     let servers: Api<MCPServer> = world.api();
     servers.delete("a", &DeleteParams::default()).await.unwrap();
     until("the server is gone", async || {

@@ -17,7 +17,7 @@ use crate::{naming, run_config};
 /// How long a proxy lets calls end. Streams are ended after that.
 const GRACE_SECONDS: i64 = 60;
 
-/// Old ReplicaSets that are kept: each keeps its run config.
+/// Old `ReplicaSets` that are kept: each keeps its run config.
 const HISTORY: i32 = 3;
 
 /// The Deployment, and the token that its pods hold.
