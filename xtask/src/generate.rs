@@ -36,7 +36,8 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
             crd(&exuvia_api::DatastoreMigration::crd())?,
         ),
     ];
-    for (path, content) in generated.into_iter().chain(crate::chart::files(root)?) {
+    let charts = crate::chart::files(root)?.into_iter().chain(crate::mcp::files()?);
+    for (path, content) in generated.into_iter().chain(charts) {
         settle(root, path, &content, check)?;
     }
     // Rendered from the charts, of which the files above are part.

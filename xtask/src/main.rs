@@ -4,6 +4,7 @@ mod binaries;
 mod chart;
 mod deploy;
 mod generate;
+mod mcp;
 mod words;
 
 use std::process::{Command, ExitCode, Stdio};

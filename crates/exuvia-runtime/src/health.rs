@@ -42,6 +42,25 @@ impl Health {
         health
     }
 
+    /// For a program without a [`Runtime`](crate::Runtime): alive, and not ready until each of these checks has
+    /// [passed](Self::passed). Each is a name and a note for people.
+    ///
+    /// ```
+    /// use exuvia_runtime::Health;
+    ///
+    /// let health = Health::for_checks(&[("backend", "not there yet")]);
+    /// assert!(!health.is_ready());
+    /// health.passed("backend", "there");
+    /// assert!(health.is_ready());
+    /// ```
+    pub fn for_checks(checks: &[(&str, &str)]) -> Self {
+        let health = Self(Arc::default());
+        for (name, note) in checks {
+            health.expect(name, note);
+        }
+        health
+    }
+
     /// Whether every check has passed and the process does not drain.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
@@ -95,7 +114,7 @@ impl Health {
     }
 
     /// It has passed, for good; the note may change.
-    pub(crate) fn passed(&self, name: &str, note: &str) {
+    pub fn passed(&self, name: &str, note: &str) {
         let check = Check {
             passed: true,
             note: note.to_owned(),
@@ -114,7 +133,8 @@ impl Health {
         self.passed(RUNTIME, "running");
     }
 
-    pub(crate) fn draining(&self) {
+    /// Not ready any more, because the process is about to end.
+    pub fn draining(&self) {
         self.state().draining = true;
     }
 

@@ -13,6 +13,7 @@ use std::{
 
 use exuvia_write::WriteReport;
 use prometheus_client::{
+    collector::Collector,
     metrics::{
         counter::Counter,
         family::{Family, MetricConstructor},
@@ -85,6 +86,11 @@ impl Metrics {
     /// Shows a metric. Each name once; a counter's without `_total`, which is appended.
     pub fn register<M: Metric>(&self, name: &str, help: &str, metric: M) {
         lock(&self.0.registry).register(name, help, metric);
+    }
+
+    /// Shows metrics that are read when they are asked for.
+    pub fn register_collector(&self, collector: impl Collector) {
+        lock(&self.0.registry).register_collector(Box::new(collector));
     }
 
     /// Everything, in the text format of `OpenMetrics`.

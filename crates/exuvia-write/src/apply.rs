@@ -23,13 +23,20 @@ use crate::{
 /// use exuvia_write::Apply;
 ///
 /// let gentle = Apply::default();
-/// let firm = Apply::default().force().only_at("12345");
+/// let firm = Apply::default().force().only_at("0a1b2c3d-uid", "12345");
 /// # drop((gentle, firm));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Apply {
     force: bool,
-    resource_version: Option<String>,
+    lock: Option<Lock>,
+}
+
+/// Which object, in which state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lock {
+    uid: String,
+    resource_version: String,
 }
 
 impl Apply {
@@ -40,10 +47,15 @@ impl Apply {
         self
     }
 
-    /// Only if the object still is at that resourceVersion; else a 409 (PITFALLS A16).
+    /// Only if it still is this very object, at that resourceVersion; else a 409 (PITFALLS A16).
+    ///
+    /// Both are needed. The resourceVersion alone would create an object that was deleted in between, and answer 201 (A41).
     #[must_use]
-    pub fn only_at(mut self, resource_version: impl Into<String>) -> Self {
-        self.resource_version = Some(resource_version.into());
+    pub fn only_at(mut self, uid: impl Into<String>, resource_version: impl Into<String>) -> Self {
+        self.lock = Some(Lock {
+            uid: uid.into(),
+            resource_version: resource_version.into(),
+        });
         self
     }
 }
@@ -52,7 +64,7 @@ impl Writer {
     /// Applies an intent: the fields in it become ours, and those we applied before and now leave out are removed.
     ///
     /// The intent is anything that serialises to a partial object with `apiVersion`, `kind` and `metadata.name`. Its
-    /// `managedFields` and `resourceVersion` are left out: a lock is asked for by [`Apply::only_at`] only, never by what
+    /// `managedFields`, `uid` and `resourceVersion` are left out: a lock is asked for by [`Apply::only_at`] only, never by what
     /// happens to be in an object that was read.
     ///
     /// ```no_run
@@ -111,19 +123,21 @@ impl Writer {
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
             metadata.remove("resourceVersion");
+            metadata.remove("uid");
         }
         let client = api.clone().into_client();
-        let Some(version) = &how.resource_version else {
+        let Some(lock) = &how.lock else {
             let request = self.apply_request(&place, part, &body, how.force, self.settings.dry_run);
             let call = Call::new(verb, place, client, request, Extent::of::<K>())?;
             return call.answer(&self.deliver(&call, Proof::Repeat).await?);
         };
+        body["metadata"]["uid"] = json!(lock.uid);
         let rehearsal = self.apply_request(&place, part, &body, how.force, true);
-        body["metadata"]["resourceVersion"] = json!(version);
+        body["metadata"]["resourceVersion"] = json!(lock.resource_version);
         let request = self.apply_request(&place, part, &body, how.force, self.settings.dry_run);
         let call = Call::new(verb, place, client, request, Extent::of::<K>())?;
         // Values alone do not tell that an apply was carried out, as it also takes fields over and removes others. The
-        // server can tell: the same apply again, unlocked and as a dry-run, would change nothing.
+        // server can tell: the same apply again, at any resourceVersion and as a dry-run, would change nothing.
         let rehearsal: Request<Bytes> = call.variant(rehearsal, Extent::of::<K>())?;
         call.answer(&self.deliver(&call, Proof::Noop(&rehearsal)).await?)
     }

@@ -38,7 +38,9 @@
 //! | [`patch_status_locked`](Writer::patch_status_locked) | always locked; a 409 is a 409 | |
 //! | [`patch_status_with_retry`](Writer::patch_status_with_retry) | always locked; started over from a fresh read on a 409, bounded | undo what the closure did outside the object |
 //! | [`ensure_finalizer`](Writer::ensure_finalizer), [`remove_finalizer`](Writer::remove_finalizer) | no entry of anybody's is lost; a vanished object is a success for the removal | |
-//! | [`apply`](Writer::apply), [`apply_status`](Writer::apply_status) | never locks by accident; with [`Apply::only_at`] a stale resourceVersion is a 409 | keep a field that the intent leaves out |
+//! | [`apply`](Writer::apply), [`apply_status`](Writer::apply_status) | never locks by accident; with [`Apply::only_at`] anything but that very object in that very state is a 409: changed, deleted, or deleted and created again | keep a field that the intent leaves out |
+//! | [`create_applied`](Writer::create_applied) | makes the object or says that the name is taken; then what it holds is ours as if it was applied, so that a later apply removes what it leaves out | do both in one write: see there what a crash in between leaves |
+//! | [`own_as_applied`](Writer::own_as_applied) | the fields of our `Update` entry become those of our `Apply` entry; no field of anybody's changes | unite entries of two versions |
 //! | [`create`](Writer::create), [`create_or_adopt`](Writer::create_or_adopt) | a name that is taken is told; nothing is adopted without consent | recognise a lost answer to a `generateName` |
 //! | [`rehearse_replace`](Writer::rehearse_replace) | says what a replacement would store; stores nothing | |
 //! | [`delete`](Writer::delete) | hits the object of this uid and no other | |
@@ -93,6 +95,7 @@
 //!   asked: the server answers 404 about the namespace. That is [`ErrorClass::Missing`] and never "gone"; so is the 404
 //!   of a kind that is not served ([`Error::is_unserved`]). [`Writer::look`] tells for sure.
 
+mod applied;
 mod apply;
 mod change;
 mod class;

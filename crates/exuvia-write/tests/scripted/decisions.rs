@@ -259,12 +259,20 @@ async fn a_deletion_that_finds_the_object_changed_is_a_409() {
 #[tokio::test(start_paused = true)]
 async fn a_locked_apply_in_doubt_asks_the_server_whether_it_would_change_anything() {
     let intent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices"}, "data": {"apple": "3"}});
-    let how = Apply::default().force().only_at("1");
+    let how = Apply::default().force().only_at("u1", "1");
     // Ours: the rehearsal leaves the live object as it is.
     let script = Script::of([status(504, "Timeout"), apple("2", "3"), apple("2", "3")]);
     writer().apply(&script.api(), &intent, &how).await.unwrap();
     let sent = script.sent();
-    assert!(sent[2].uri.contains("dryRun=All") && sent[2].body["metadata"].get("resourceVersion").is_none());
+    let lock = |sent: &Value| {
+        (
+            sent["metadata"]["uid"].clone(),
+            sent["metadata"]["resourceVersion"].clone(),
+        )
+    };
+    assert_eq!(lock(&sent[0].body), (json!("u1"), json!("1")));
+    assert!(sent[2].uri.contains("dryRun=All"));
+    assert_eq!(lock(&sent[2].body), (json!("u1"), Value::Null));
     // Not ours: the values are there, but an apply would still change the ownership.
     let mut owned = map("2", &json!({"apple": "3"}));
     owned["metadata"]["managedFields"] = json!([{"manager": "till", "operation": "Apply"}]);
@@ -285,6 +293,7 @@ async fn an_apply_never_locks_by_accident() {
     let script = Script::of([apple("2", "3")]);
     let mut read_before = map("1", &json!({"apple": "3"}));
     read_before["metadata"]["managedFields"] = json!([{"manager": "x"}]);
+    read_before["metadata"]["uid"] = json!("u1");
     writer()
         .apply(&script.api(), &read_before, &Apply::default())
         .await
@@ -292,8 +301,9 @@ async fn an_apply_never_locks_by_accident() {
     let sent = &script.sent()[0];
     assert_eq!(sent.content_type, "application/apply-patch+yaml");
     assert!(sent.uri.contains("fieldManager=till") && !sent.uri.contains("force"));
-    assert!(sent.body["metadata"].get("resourceVersion").is_none());
-    assert!(sent.body["metadata"].get("managedFields").is_none());
+    for member in ["resourceVersion", "managedFields", "uid"] {
+        assert!(sent.body["metadata"].get(member).is_none(), "{member}");
+    }
 }
 
 #[tokio::test]

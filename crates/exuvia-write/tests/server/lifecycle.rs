@@ -82,6 +82,10 @@ async fn an_apply_makes_takes_over_and_lets_go() {
     assert_eq!(taken.spec.size, 3);
 }
 
+fn only_at(widget: &Widget) -> Apply {
+    Apply::default().only_at(widget.uid().unwrap(), widget.resource_version().unwrap())
+}
+
 /// PITFALLS A16.
 #[tokio::test]
 async fn an_apply_with_a_stale_precondition_is_a_409() {
@@ -91,9 +95,7 @@ async fn an_apply_with_a_stale_precondition_is_a_409() {
         .apply(&api, &intent(&stage, &json!({"size": 1})), &Apply::default())
         .await
         .unwrap();
-    let at = Apply::default()
-        .force()
-        .only_at(first.resource_version().unwrap());
+    let at = only_at(&first).force();
     writer
         .apply(&api, &intent(&stage, &json!({"size": 2})), &at)
         .await
@@ -115,7 +117,7 @@ async fn a_locked_apply_whose_answer_is_lost_is_recognised_by_a_rehearsal() {
         .apply(&api, &intent(&stage, &json!({"size": 1})), &Apply::default())
         .await
         .unwrap();
-    let at = Apply::default().only_at(first.resource_version().unwrap());
+    let at = only_at(&first);
     stage.proxy.forget();
     stage
         .proxy
@@ -130,7 +132,7 @@ async fn a_locked_apply_whose_answer_is_lost_is_recognised_by_a_rehearsal() {
     assert!(sent[1].query.contains("dryRun=All"));
 
     // One that never arrived is told from it, although a dry-run of it passes: it would change something.
-    let at = Apply::default().only_at(second.resource_version().unwrap());
+    let at = only_at(&second);
     stage.proxy.clear();
     stage.proxy.forget();
     stage

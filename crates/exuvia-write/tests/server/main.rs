@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
+mod exclusive;
 mod faults;
 mod finalizers;
 mod footguns;

@@ -14,6 +14,7 @@ use super::exit_codes;
 use super::operator::OperatorArgs;
 use super::output::Format;
 use super::plan::PlanArgs;
+use super::rollout::RolloutCommand;
 use super::values::{api_server, duration, group, interval, namespace, number, object_name};
 
 /// The namespace of the operator, unless it is given.
@@ -71,6 +72,9 @@ pub enum Command {
     /// Move kinds to another API group on a live cluster: check, plan, start and follow a `DatastoreMigration`
     #[command(subcommand)]
     Datastore(DatastoreCommand),
+    /// Safe roll-outs of pods that apply resources themselves
+    #[command(subcommand)]
+    Rollout(RolloutCommand),
     /// Run in a cluster: migrate the CRDs that have opted in, and carry out every `StorageMigration` and
     /// `DatastoreMigration`
     Operator(Box<OperatorArgs>),

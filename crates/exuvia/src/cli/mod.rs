@@ -19,6 +19,7 @@ mod plan;
 mod rbac;
 mod references;
 mod refusal;
+mod rollout;
 mod stop;
 mod summary;
 mod table;
@@ -39,6 +40,7 @@ pub use output::Format;
 pub(crate) use output::remark;
 pub use plan::{PlanArgs, PlanFormat};
 pub use refusal::parse;
+pub use rollout::{Dialect, FenceArgs, RolloutCommand};
 
 /// Runs one command. Errors go to standard error as one sentence; the exit code is then not zero.
 pub fn run(cli: Cli) -> ExitCode {
@@ -62,6 +64,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Plan(args) => look(plan::run(&args)),
         Command::Rbac(args) => look(rbac::run(&args)).map(|()| ExitCode::SUCCESS),
         Command::Datastore(command) => datastore::run(&command),
+        Command::Rollout(command) => rollout::run(&command),
         Command::Storage(StorageCommand::Migrate(args)) => block_on(migrate::run(&args)),
         Command::Storage(StorageCommand::Status(args)) => {
             look(plan::status(&args)).map(|()| ExitCode::SUCCESS)

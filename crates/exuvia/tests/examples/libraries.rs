@@ -30,6 +30,9 @@ mod migrate_own_crds;
 #[path = "../../../exuvia-runtime/examples/operator.rs"]
 mod operator;
 #[allow(dead_code, reason = "`main` is not called here")]
+#[path = "../../../exuvia-rollout/examples/rollout.rs"]
+mod rollout;
+#[allow(dead_code, reason = "`main` is not called here")]
 #[path = "../../../exuvia-write/examples/safe_write.rs"]
 mod safe_write;
 #[allow(dead_code, reason = "`main` is not called here")]
@@ -238,4 +241,20 @@ async fn a_stalled_migration_is_told_from_one_at_work_without_a_client() {
         states,
         expected.map(|(resource, state)| (resource.to_owned(), state.to_owned()))
     );
+}
+
+#[tokio::test]
+async fn a_restarted_old_pod_does_no_harm_in_the_middle_of_a_roll_out() {
+    let config = ControlPlane::shared().await.admin().config().unwrap();
+    let lines = rollout::run(config).await.unwrap();
+    let readme = include_str!("../../../exuvia-rollout/README.md");
+    for line in &lines {
+        assert!(readme.contains(line), "the README does not have: {line}");
+    }
+    assert_eq!(lines.len(), 4);
+    let client = ControlPlane::shared().await.client().unwrap();
+    let sets: Api<k8s_openapi::api::apps::v1::StatefulSet> = Api::namespaced(client, "rollout-example");
+    let set = sets.get("till-backend").await.unwrap();
+    let pod = set.spec.unwrap().template.spec.unwrap();
+    assert_eq!(pod.containers[0].image.as_deref(), Some("till:2"));
 }

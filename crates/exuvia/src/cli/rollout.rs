@@ -1,0 +1,120 @@
+//! `exuvia rollout fence`: prints the admission policy by which a stamp never goes back.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use exuvia_rollout::{Fence, FencedKind, Names};
+use serde_json::json;
+
+use super::args::ManifestFormat;
+use super::output::say;
+use super::values::{group, namespace, object_name};
+
+/// `exuvia rollout …`.
+#[derive(Debug, Subcommand)]
+pub enum RolloutCommand {
+    /// Print an admission policy that keeps old pods from overwriting what newer ones applied
+    ///
+    /// Pods that apply resources themselves stamp what they apply. With this policy the API server refuses every update of a stamped
+    /// object that takes the stamp away or sets it back, whoever sends it. Objects without a stamp are not touched by it. It
+    /// takes effect about a second after it is applied, at each API server by itself. No cluster is needed to print it.
+    Fence(FenceArgs),
+}
+
+/// Arguments of `exuvia rollout fence`.
+#[derive(Debug, Args)]
+pub struct FenceArgs {
+    /// The name of the policy and of its binding
+    #[arg(long, default_value = "exuvia-rollout-fence", value_parser = object_name)]
+    pub name: String,
+    /// The resources to fence, as plural.group (plural alone for the core group)
+    #[arg(long, value_delimiter = ',', default_value = "statefulsets.apps", value_parser = resource)]
+    pub resources: Vec<FencedKind>,
+    /// Only objects with these names
+    #[arg(long, value_delimiter = ',', value_parser = object_name)]
+    pub objects: Vec<String>,
+    /// Only in these namespaces
+    #[arg(long, value_delimiter = ',', value_parser = namespace)]
+    pub namespaces: Vec<String>,
+    /// What the stamps are called
+    #[arg(long, value_enum, default_value_t)]
+    pub names: Dialect,
+    /// The output format
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: ManifestFormat,
+}
+
+/// Whose names for annotations are used.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Dialect {
+    /// A token in the object's annotations
+    #[default]
+    Default,
+    /// ToolHive's generation in the pod template's annotations
+    Toolhive,
+}
+
+fn resource(text: &str) -> Result<FencedKind, &'static str> {
+    let (plural, of) = text.split_once('.').unwrap_or((text, ""));
+    let is_group = of.is_empty() || (of != "*" && group(of).is_ok());
+    let is_plural = !plural.is_empty()
+        && plural
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if is_plural && is_group && !text.ends_with('.') {
+        Ok(FencedKind::new(of, plural))
+    } else {
+        Err("expected a resource such as statefulsets.apps or configmaps")
+    }
+}
+
+pub(super) fn run(command: &RolloutCommand) -> anyhow::Result<ExitCode> {
+    let RolloutCommand::Fence(args) = command;
+    let kinds = args.resources.iter().cloned().map(|kind| FencedKind {
+        names: args.objects.clone(),
+        ..kind
+    });
+    let names = match args.names {
+        Dialect::Default => Names::default(),
+        Dialect::Toolhive => Names::toolhive(),
+    };
+    let fence = Fence {
+        namespaces: args.namespaces.clone(),
+        ..Fence::new(&args.name, kinds.collect(), names)
+    };
+    let manifests = fence.manifests();
+    say(&match args.output {
+        ManifestFormat::Json => {
+            let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests});
+            serde_json::to_string_pretty(&list)? + "\n"
+        }
+        ManifestFormat::Yaml => {
+            let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
+            documents.context("failed to write YAML")?.join("---\n")
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_told_by_plural_and_group() {
+        assert_eq!(
+            resource("statefulsets.apps").unwrap(),
+            FencedKind::new("apps", "statefulsets")
+        );
+        assert_eq!(resource("configmaps").unwrap(), FencedKind::new("", "configmaps"));
+        assert_eq!(
+            resource("tills.example.com").unwrap(),
+            FencedKind::new("example.com", "tills")
+        );
+        for wrong in ["", ".", "x.", ".apps", "StatefulSet", "a b", "x.*", "sets/status"] {
+            assert!(resource(wrong).is_err(), "{wrong}");
+        }
+    }
+}

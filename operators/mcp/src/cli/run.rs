@@ -1,0 +1,182 @@
+//! `mcp-runner`: its commands and flags.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use exuvia_rollout::Names;
+use exuvia_runtime::start_logging;
+use mcp_proxy::Backend;
+use mcp_proxy::bridge::{Bridge, BridgeSettings};
+
+use super::{CommonArgs, block_on, duration, fail, stop_signal};
+use crate::runner::{self, GateKind, RunSettings};
+
+/// The runner of one MCP server.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "mcp-runner",
+    version,
+    about = "Applies the backend of one MCP server, and is its proxy"
+)]
+pub struct RunnerArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: RunnerCommand,
+}
+
+/// What the runner can do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum RunnerCommand {
+    /// Apply the backend through the gate, then serve clients
+    Run(Box<RunArgs>),
+    /// Give a program that speaks MCP on stdin and stdout an HTTP endpoint
+    Bridge(BridgeArgs),
+    /// Copy this program to a path, for pods that run the bridge
+    Install {
+        /// Where to
+        path: PathBuf,
+    },
+}
+
+/// Flags of `mcp-runner run`.
+#[derive(Clone, Debug, Args)]
+#[command(args_override_self = true)]
+pub struct RunArgs {
+    /// The image of the MCP server, instead of the run config's
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Run configs; the first that exists is read [default: the list of --names]
+    #[arg(long = "config", value_name = "FILE")]
+    pub configs: Vec<PathBuf>,
+    /// Which gate decides whether the backend is applied
+    #[arg(long, value_enum, default_value_t)]
+    pub gate: GateKind,
+    /// What annotations, variables and files are called: default or toolhive
+    #[arg(long, default_value = "default", value_parser = dialect)]
+    pub names: Dialect,
+    /// Backends by URL: nothing is applied, and no pods are watched (repeatable)
+    #[arg(long = "backend", value_name = "URL", value_parser = Backend::from_url)]
+    pub backends: Vec<Backend>,
+    /// Where clients connect to [default: all addresses, and the port of the run config]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// The address and port of /livez, /readyz and /metrics
+    #[arg(long, default_value = "[::]:8081", value_name = "ADDRESS:PORT")]
+    pub admin_listen: String,
+    /// How long a run config that is not the pod's own is waited for
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub mount_patience: Duration,
+    /// How long calls may go on after the signal to stop
+    #[arg(long, default_value = "45s", value_parser = duration)]
+    pub grace: Duration,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: CommonArgs,
+}
+
+/// Names by their dialect.
+#[derive(Clone, Debug)]
+pub struct Dialect(pub Names);
+
+fn dialect(text: &str) -> Result<Dialect, String> {
+    Names::named(text)
+        .map(Dialect)
+        .ok_or_else(|| "expected default or toolhive".to_owned())
+}
+
+/// Flags of `mcp-runner bridge`.
+#[derive(Clone, Debug, Args)]
+pub struct BridgeArgs {
+    /// Where to listen
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// The path of the endpoint
+    #[arg(long, default_value = "/mcp")]
+    pub path: String,
+    /// The log level
+    #[arg(long, env = "MCP_LOG_LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// The program and its arguments; one is started for each session
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// What `main` of `mcp-runner` calls.
+pub fn runner_main(args: RunnerArgs) -> ExitCode {
+    match args.command {
+        RunnerCommand::Run(args) => match run(*args) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(error)) => {
+                eprintln!("error: {error}");
+                error.exit_code().into()
+            }
+            Err(error) => fail(&error),
+        },
+        RunnerCommand::Bridge(args) => bridge(args).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS),
+        RunnerCommand::Install { path } => {
+            install(&path).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The inner error has an exit code of its own.
+fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
+    let log_level = start_logging(args.common.log_format, &args.common.log_level)?;
+    let names = args.names.0;
+    let config_paths = if args.configs.is_empty() {
+        names
+            .config_paths
+            .iter()
+            .map(|path| PathBuf::from(&**path))
+            .collect()
+    } else {
+        args.configs
+    };
+    let settings = RunSettings {
+        names,
+        gate: args.gate,
+        config_paths,
+        mount_patience: args.mount_patience,
+        image: args.image,
+        listen: args.listen,
+        admin_listen: args.admin_listen,
+        backends: args.backends,
+        grace: args.grace,
+        pod: args.common.pod(),
+        env: |name| std::env::var(name).ok(),
+    };
+    let common = args.common;
+    block_on(async move {
+        let stop = stop_signal()?;
+        // With backends by URL there need not be a cluster.
+        let config = match common.config().await {
+            Err(error) if settings.backends.is_empty() => return Err(error),
+            config => config.ok(),
+        };
+        Ok(runner::run(settings, config, log_level, stop).await)
+    })
+}
+
+fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
+    start_logging(exuvia_runtime::LogFormat::default(), &args.log_level)?;
+    block_on(async move {
+        let stop = stop_signal()?;
+        let settings = BridgeSettings {
+            listen: args.listen,
+            path: args.path,
+            ..BridgeSettings::new(args.command)
+        };
+        Bridge::bind(settings).await?.run(stop).await;
+        Ok(())
+    })
+}
+
+fn install(path: &std::path::Path) -> anyhow::Result<()> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    std::fs::copy(&own, path).with_context(|| format!("cannot copy to {}", path.display()))?;
+    Ok(())
+}

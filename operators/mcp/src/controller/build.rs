@@ -1,0 +1,236 @@
+//! Step 3, pure: the children as they should be, each built once.
+
+mod proxy;
+
+use exuvia_rollout::{FoundStamps, FrozenConfig, Intent, InvalidIntent, Names, Stamp, Stamps, Token};
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use super::child::ChildKind;
+use super::restart::Restart;
+use super::validate::Accepted;
+use crate::api::{GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
+use crate::run_config::{FILE, RunConfig};
+use crate::{naming, rights};
+
+/// What is to be applied. It exists only for a server that was accepted.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) accepted: Accepted,
+    /// In the order in which they are applied.
+    pub(crate) children: Vec<Intended>,
+    /// The run config, which is made before the Deployment that mounts it.
+    pub(crate) config: FrozenConfig,
+    /// The stamp of this roll-out.
+    pub(crate) token: Token,
+}
+
+/// A child as it should be.
+#[derive(Debug)]
+pub(crate) struct Intended {
+    pub(crate) kind: ChildKind,
+    pub(crate) intent: Intent,
+}
+
+impl Intended {
+    /// What an apply sends: the intent, and its hash, by which a field that was dropped is noticed.
+    pub(crate) fn stamped(&self) -> Value {
+        let stamps = Stamps {
+            intent_hash: Some(self.intent.hash().to_owned()),
+            ..Stamps::default()
+        };
+        self.intent.stamped(&stamps, &Names::default())
+    }
+
+    /// Whether the live object is not what the intent says: it was made from another one, or somebody edited it.
+    pub(crate) fn is_drifted(&self, live: &DynamicObject, manager: &str) -> bool {
+        let live = serde_json::to_value(live).unwrap_or_default();
+        let drift = self.intent.drift(&live, manager, &Names::default());
+        drift.other_intent || !drift.edits.is_empty()
+    }
+}
+
+impl Prepared {
+    pub(crate) fn restart(&self) -> &Restart {
+        &self.accepted.restart
+    }
+}
+
+/// Builds every child. `runner_image` is the image of `mcp-runner`.
+pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, InvalidIntent> {
+    let server = &accepted.found.server;
+    let config = RunConfig::new(
+        server,
+        accepted.tools.clone(),
+        accepted.restart.stamped.clone(),
+        runner_image,
+    );
+    let config = FrozenConfig::new(&accepted.name, FILE, config.to_text());
+    let names = Names::default();
+    let known = known_stamps(&accepted, &names);
+    let (deployment, token) = proxy::deployment(&accepted, runner_image, &config, &known);
+
+    let runner = naming::runner(&accepted.name);
+    let backend = naming::backend(&accepted.name);
+    let mut children = vec![
+        (ChildKind::ServiceAccount, service_account(&accepted, &runner)),
+        (ChildKind::Role, role(&accepted, &runner)),
+        (ChildKind::RoleBinding, role_binding(&accepted, &runner)),
+    ];
+    if server.spec.network_policy {
+        children.push((ChildKind::NetworkPolicy, network_policy(&accepted, &backend)));
+    }
+    children.push((ChildKind::Service, service(&accepted)));
+    children.push((ChildKind::Deployment, deployment));
+    let intended = |(kind, intent): (_, Value)| {
+        Ok(Intended {
+            kind,
+            intent: Intent::new(&intent)?,
+        })
+    };
+    Ok(Prepared {
+        children: children
+            .into_iter()
+            .map(intended)
+            .collect::<Result<_, InvalidIntent>>()?,
+        config,
+        token,
+        accepted,
+    })
+}
+
+/// Every stamp that there is: of the Deployment's template, of the backend, and the last epoch in the status. The highest
+/// counts, so that epochs never go back, whatever is deleted.
+fn known_stamps(accepted: &Accepted, names: &Names) -> Vec<FoundStamps> {
+    let found = &accepted.found;
+    let value = |object: Option<Value>| object.unwrap_or_default();
+    let deployment = value(
+        found
+            .deployment
+            .as_ref()
+            .and_then(|object| serde_json::to_value(object).ok()),
+    );
+    let backend = value(
+        found
+            .backend
+            .as_ref()
+            .and_then(|object| serde_json::to_value(object).ok()),
+    );
+    let epoch = found.server.status.as_ref().and_then(|status| status.epoch);
+    let token = epoch
+        .and_then(|epoch| u64::try_from(epoch).ok())
+        .map_or(Stamp::Absent, |epoch| {
+            Stamp::Found(Token::new(&accepted.uid, epoch))
+        });
+    vec![
+        FoundStamps::of_template(&deployment, names),
+        FoundStamps::of_object(&backend, names),
+        FoundStamps {
+            token,
+            ..FoundStamps::default()
+        },
+    ]
+}
+
+/// `metadata` of a child: its name, whose it is, which part.
+fn metadata(accepted: &Accepted, name: &str, part: &str) -> Value {
+    let server = &accepted.found.server;
+    json!({
+        "name": name,
+        "namespace": accepted.namespace,
+        "labels": labels(&accepted.name, part),
+        "ownerReferences": [owner_reference(server.name_any().as_str(), &accepted.uid)],
+    })
+}
+
+/// The labels of a child.
+pub(crate) fn labels(server: &str, part: &str) -> Value {
+    json!({
+        SERVER_LABEL: server,
+        PART_LABEL: part,
+        "app.kubernetes.io/managed-by": "mcp-operator",
+    })
+}
+
+/// Makes an object a child of the server. Without `blockOwnerDeletion`, which would need one more right.
+pub(crate) fn owner_reference(server: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1beta1"),
+        "kind": "MCPServer",
+        "name": server,
+        "uid": uid,
+        "controller": true,
+    })
+}
+
+fn service_account(accepted: &Accepted, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(accepted, name, PART_PROXY),
+    })
+}
+
+fn role(accepted: &Accepted, name: &str) -> Value {
+    let rules: Vec<_> = rights::runner(&accepted.name)
+        .into_iter()
+        .map(|rule| rule.rule)
+        .collect();
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(accepted, name, PART_PROXY),
+        "rules": rules,
+    })
+}
+
+fn role_binding(accepted: &Accepted, name: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(accepted, name, PART_PROXY),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": accepted.namespace}],
+    })
+}
+
+/// Lets only the proxy connect to the backend.
+fn network_policy(accepted: &Accepted, name: &str) -> Value {
+    let pods = |part: &str| json!({"matchLabels": {SERVER_LABEL: accepted.name, PART_LABEL: part}});
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(accepted, name, PART_BACKEND),
+        "spec": {
+            "podSelector": pods(PART_BACKEND),
+            "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [{"podSelector": pods(PART_PROXY)}],
+                "ports": [{"protocol": "TCP", "port": accepted.found.server.spec.mcp_port}],
+            }],
+        },
+    })
+}
+
+fn service(accepted: &Accepted) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(accepted, &accepted.name, PART_PROXY),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": {SERVER_LABEL: accepted.name, PART_LABEL: PART_PROXY},
+            "ports": [{
+                "name": "http",
+                "port": accepted.found.server.spec.proxy_port,
+                "targetPort": "http",
+                "protocol": "TCP",
+            }],
+        },
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What is built from a spec, without a server.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::api::MCPServer;
+use crate::controller::dereference::Found;
+use crate::controller::validate::validate;
+
+fn server(spec: Value) -> MCPServer {
+    serde_json::from_value(json!({
+        "apiVersion": "mcp.exuvia.dev/v1beta1",
+        "kind": "MCPServer",
+        "metadata": {"name": "a", "namespace": "ns", "uid": "u", "generation": 3},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn found(server: MCPServer) -> Found {
+    Found {
+        server,
+        tool_config: None,
+        children: BTreeMap::new(),
+        deployment: None,
+        backend: None,
+        configs: Vec::new(),
+        replica_sets: Vec::new(),
+        proxies: Vec::new(),
+    }
+}
+
+fn prepared(found: Found) -> Prepared {
+    let accepted = validate(found).map_err(|(_, rejection)| rejection).unwrap();
+    build(accepted, "runner:1").unwrap()
+}
+
+fn deployment(prepared: &Prepared) -> &Value {
+    let child = prepared
+        .children
+        .iter()
+        .find(|child| child.kind == ChildKind::Deployment);
+    child.unwrap().intent.body()
+}
+
+#[test]
+fn the_epoch_grows_with_the_template_and_only_with_it() {
+    let first = prepared(found(server(json!({"image": "i:1"}))));
+    assert_eq!(first.token.to_string(), "u/1");
+    let live = |prepared: &Prepared| serde_json::from_value(deployment(prepared).clone()).unwrap();
+
+    let mut same = found(server(json!({"image": "i:1"})));
+    same.deployment = Some(live(&first));
+    assert_eq!(prepared(same).token.epoch, 1);
+
+    let mut bumped = found(server(json!({"image": "i:2"})));
+    bumped.deployment = Some(live(&first));
+    assert_eq!(prepared(bumped).token.epoch, 2);
+
+    // A restart that was asked for, and an override of the template, are changes as well.
+    let mut restarted = server(json!({"image": "i:1"}));
+    let annotations = json!({crate::api::RESTART: "2026-01-01T00:00:00Z"});
+    restarted.metadata.annotations = serde_json::from_value(annotations).unwrap();
+    let mut restarted = found(restarted);
+    restarted.deployment = Some(live(&first));
+    assert_eq!(prepared(restarted).token.epoch, 2);
+}
+
+#[test]
+fn epochs_go_on_after_everything_else_is_gone() {
+    let mut known = server(json!({"image": "i:1"}));
+    known.status = Some(serde_json::from_value(json!({"epoch": 7})).unwrap());
+    assert_eq!(prepared(found(known)).token.epoch, 8);
+}
+
+#[test]
+fn replicas_are_in_the_intent_only_if_the_spec_says_them() {
+    let silent = prepared(found(server(json!({"image": "i"}))));
+    assert!(deployment(&silent)["spec"].get("replicas").is_none());
+    let three = prepared(found(server(json!({"image": "i", "replicas": 3}))));
+    assert_eq!(deployment(&three)["spec"]["replicas"], 3);
+}
+
+#[test]
+fn every_field_reference_has_its_api_version() {
+    let prepared = prepared(found(server(json!({"image": "i"}))));
+    let env = &deployment(&prepared)["spec"]["template"]["spec"]["containers"][0]["env"];
+    for variable in env.as_array().unwrap() {
+        assert_eq!(
+            variable["valueFrom"]["fieldRef"]["apiVersion"], "v1",
+            "{variable}"
+        );
+    }
+}
+
+#[test]
+fn a_policy_is_there_unless_the_spec_switches_it_off() {
+    let has = |spec: Value| {
+        let prepared = prepared(found(server(spec)));
+        prepared
+            .children
+            .iter()
+            .any(|child| child.kind == ChildKind::NetworkPolicy)
+    };
+    assert!(has(json!({"image": "i"})));
+    assert!(!has(json!({"image": "i", "networkPolicy": false})));
+}
+
+#[test]
+fn what_cannot_be_run_is_rejected_with_a_reason() {
+    let reason = |change: &dyn Fn(&mut MCPServer)| {
+        let mut server = server(json!({"image": "i"}));
+        change(&mut server);
+        validate(found(server)).map(|_| ()).unwrap_err().1.reason
+    };
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("a.b".to_owned())),
+        "InvalidName"
+    );
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("1a".to_owned())),
+        "InvalidName"
+    );
+    assert_eq!(
+        reason(&|server| server.metadata.name = Some("a".repeat(45))),
+        "InvalidName"
+    );
+    assert_eq!(reason(&|server| server.spec.proxy_port = 8081), "InvalidPort");
+    assert_eq!(
+        reason(&|server| server.spec.transport = crate::api::Transport::Stdio),
+        "NoCommand"
+    );
+}

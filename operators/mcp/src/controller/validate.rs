@@ -1,0 +1,111 @@
+//! Step 2, pure: whether the server can be run as it is, and what it means.
+
+use kube::ResourceExt;
+
+use super::child::controller_of;
+use super::dereference::Found;
+use super::restart::{self, Restart};
+use crate::api::Transport;
+use crate::naming;
+
+/// The port of `/livez`, `/readyz` and `/metrics` of the runner.
+pub(crate) const ADMIN_PORT: u16 = 8081;
+
+/// A server that can be run.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) found: Found,
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) uid: String,
+    /// The tools that clients see; empty: all.
+    pub(crate) tools: Vec<String>,
+    pub(crate) restart: Restart,
+}
+
+/// Why a server cannot be run: a reason for the condition, and a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// Checks what the schema cannot.
+pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)> {
+    if let Some(rejection) = rejection(&found) {
+        return Err((Box::new(found), rejection));
+    }
+    let server = &found.server;
+    let tools = found
+        .tool_config
+        .as_ref()
+        .map(|config| config.spec.tools_filter.clone());
+    Ok(Accepted {
+        name: server.name_any(),
+        namespace: server.namespace().unwrap_or_default(),
+        uid: server.uid().unwrap_or_default(),
+        tools: tools.unwrap_or_default(),
+        restart: restart::read(server.annotations()),
+        found,
+    })
+}
+
+fn rejection(found: &Found) -> Option<Rejection> {
+    let server = &found.server;
+    let rejected = |reason, message| Some(Rejection { reason, message });
+    let name = server.name_any();
+    if name.len() > naming::MAX_NAME {
+        return rejected(
+            "InvalidName",
+            format!(
+                "the name has {} characters: expected at most {}, so that the names of its pods fit into labels",
+                name.len(),
+                naming::MAX_NAME
+            ),
+        );
+    }
+    if name.contains('.') || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        return rejected(
+            "InvalidName",
+            "the name cannot be that of a Service: expected lower-case letters, digits and '-', and a letter first"
+                .to_owned(),
+        );
+    }
+    if server.spec.proxy_port == ADMIN_PORT {
+        return rejected(
+            "InvalidPort",
+            format!(
+                "invalid proxyPort {ADMIN_PORT}: expected any other, because the proxy's metrics are served there"
+            ),
+        );
+    }
+    if server.spec.transport == Transport::Stdio && server.spec.args.is_empty() {
+        return rejected(
+            "NoCommand",
+            "a stdio server is started by the bridge, which does not know the image's entry point: set args to the whole \
+             command line"
+                .to_owned(),
+        );
+    }
+    if let (Some(reference), None) = (&server.spec.tool_config_ref, &found.tool_config) {
+        return rejected(
+            "ToolConfigNotFound",
+            format!(
+                "MCPToolConfig {:?} was not found in this namespace; create it",
+                reference.name
+            ),
+        );
+    }
+    let uid = server.uid();
+    let foreign = found.children.iter().find_map(|(kind, child)| {
+        let owner = controller_of(child)?;
+        (Some(owner) != uid.as_deref()).then(|| (kind.resource_name(), child.name_any()))
+    });
+    if let Some((resource, child)) = foreign {
+        return rejected(
+            "NameTaken",
+            format!("{resource} {child} belongs to another owner; rename this server, or remove that object"),
+        );
+    }
+    None
+}

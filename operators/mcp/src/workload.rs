@@ -1,0 +1,57 @@
+//! Whether a Deployment or a `StatefulSet` is rolled out. Pure.
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+
+/// Whether every pod of the `StatefulSet` is new and ready: the controller has seen the last change, and all replicas are
+/// updated and ready.
+pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
+    let wanted = set.spec.replicas.unwrap_or(1);
+    let Some(status) = &set.status else { return false };
+    let seen = status.observed_generation.unwrap_or(0) >= set.metadata.generation.unwrap_or(0);
+    let updated = status.updated_replicas.unwrap_or(0);
+    seen && status.replicas == wanted && updated == wanted && status.ready_replicas.unwrap_or(0) == wanted
+}
+
+/// The same for a Deployment.
+pub fn is_deployment_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.replicas.unwrap_or(1);
+    let Some(status) = &deployment.status else {
+        return false;
+    };
+    let seen = status.observed_generation.unwrap_or(0) >= deployment.metadata.generation.unwrap_or(0);
+    let all = |count: Option<i32>| count.unwrap_or(0) == wanted;
+    seen && all(status.replicas) && all(status.updated_replicas) && all(status.ready_replicas)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(generation: i64, observed: i64, replicas: [i32; 4]) -> StatefulSet {
+        let [wanted, there, updated, ready] = replicas;
+        serde_json::from_value(json!({
+            "metadata": {"generation": generation},
+            "spec": {"replicas": wanted, "selector": {}, "serviceName": "", "template": {}},
+            "status": {"observedGeneration": observed, "replicas": there, "updatedReplicas": updated, "readyReplicas": ready},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn ready_means_seen_updated_and_ready() {
+        assert!(is_stateful_set_ready(&set(2, 2, [3, 3, 3, 3])));
+        assert!(is_stateful_set_ready(&set(2, 2, [0, 0, 0, 0])));
+        for not_ready in [
+            set(3, 2, [3, 3, 3, 3]),
+            set(2, 2, [3, 3, 2, 3]),
+            set(2, 2, [3, 3, 3, 2]),
+            set(2, 2, [3, 4, 3, 3]),
+        ] {
+            assert!(!is_stateful_set_ready(&not_ready), "{not_ready:?}");
+        }
+        assert!(!is_stateful_set_ready(&StatefulSet::default()));
+    }
+}
