@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use input::Input;
-pub use located::{Located, Place, Scalar, Segment, Stream, StreamPiece, TooLarge, streams};
+pub use located::{DuplicateKey, Located, Place, Scalar, Segment, Stream, StreamPiece, TooLarge, streams};
 pub use manifest::{Manifest, manifests};
 pub use report::{Finding, LintReport, Note, Outcome, Reason};
 

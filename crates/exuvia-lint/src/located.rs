@@ -44,6 +44,19 @@ pub struct Located {
     root: Rc<Node>,
     /// Where the piece begins in the text of the stream.
     start: usize,
+    duplicates: Rc<[DuplicateKey]>,
+    template: Option<Place>,
+}
+
+/// A key that stands twice in one mapping: the last one wins, and what the first one says is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuplicateKey {
+    /// The key.
+    pub key: String,
+    /// Where it stands again.
+    pub place: Place,
+    /// The line in which it stands first.
+    pub first_line: usize,
 }
 
 /// One step of a path to a field.
@@ -122,6 +135,20 @@ impl StreamPiece {
         let located = |document: yaml::Document| Located {
             root: document.root,
             start: piece.start,
+            duplicates: (document.duplicates.into_iter())
+                .map(|duplicate| DuplicateKey {
+                    key: duplicate.key,
+                    place: Place {
+                        line: duplicate.line,
+                        column: duplicate.column,
+                    },
+                    first_line: duplicate.first,
+                })
+                .collect(),
+            template: document
+                .collection_keys
+                .first()
+                .map(|&(line, column)| Place { line, column }),
         };
         Self {
             bytes: piece.start..piece.start + piece.text.len(),
@@ -139,6 +166,17 @@ impl Located {
     /// Where it begins.
     pub fn first(&self) -> Place {
         Place::of(&self.root)
+    }
+
+    /// Keys that stand twice in one mapping.
+    pub fn duplicates(&self) -> &[DuplicateKey] {
+        &self.duplicates
+    }
+
+    /// The first key that is a collection. Nobody writes one in a manifest: it is a template such as `{{ .Values.x }}` without
+    /// quotes, which is valid YAML and holds nothing of what it will hold.
+    pub fn template(&self) -> Option<Place> {
+        self.template
     }
 
     /// The text at a key of the document itself.

@@ -16,6 +16,8 @@ pub(super) struct Document {
     /// How many nodes it has, aliases counted once: what a walk may visit at most.
     pub(super) nodes: usize,
     pub(super) duplicates: Vec<Duplicate>,
+    /// Line and column of each key that is a collection: `{{ .Values.x }}` reads as one.
+    pub(super) collection_keys: Vec<(usize, usize)>,
 }
 
 /// A key that stands twice in one mapping.
@@ -23,6 +25,7 @@ pub(super) struct Document {
 pub(super) struct Duplicate {
     pub(super) key: String,
     pub(super) line: usize,
+    pub(super) column: usize,
     pub(super) first: usize,
 }
 
@@ -136,6 +139,7 @@ struct Builder {
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
     duplicates: Vec<Duplicate>,
+    collection_keys: Vec<(usize, usize)>,
     nodes: usize,
 }
 
@@ -192,6 +196,7 @@ impl Builder {
             Event::DocumentStart(..) => {
                 self.anchors.clear();
                 self.duplicates.clear();
+                self.collection_keys.clear();
                 self.nodes = 0;
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -265,6 +270,7 @@ impl Builder {
                 root: node,
                 nodes: self.nodes,
                 duplicates: std::mem::take(&mut self.duplicates),
+                collection_keys: std::mem::take(&mut self.collection_keys),
             });
             return;
         };
@@ -272,10 +278,9 @@ impl Builder {
             Content::List(items) => items.push(node),
             Content::Map(map) => match open.key.take() {
                 None => open.key = Some(node),
-                // A key that is a collection (`{{ .Values.x }}` reads as one) names nothing that we look for.
                 Some(key) => {
                     if let Some(text) = key.text().map(str::to_owned) {
-                        let line = key.line;
+                        let (line, column) = (key.line, key.column);
                         let entry = Entry {
                             line,
                             key,
@@ -285,9 +290,12 @@ impl Builder {
                             self.duplicates.push(Duplicate {
                                 key: text,
                                 line,
+                                column,
                                 first: before.line,
                             });
                         }
+                    } else {
+                        self.collection_keys.push((key.line, key.column));
                     }
                 }
             },

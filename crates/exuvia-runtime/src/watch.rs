@@ -187,7 +187,11 @@ impl Notes<'_> {
             WatchEnd::Failed(class, error) => {
                 (self.troubled)(&error);
                 let waits = matches!(class, ErrorClass::Throttled(_))
-                    && self.asked_to_wait_since.get_or_insert_with(Instant::now).elapsed() < PAUSES.patience;
+                    && self
+                        .asked_to_wait_since
+                        .get_or_insert_with(Instant::now)
+                        .elapsed()
+                        < PAUSES.patience;
                 // The same error over and over is one line.
                 if waits {
                     tracing::debug!(resource, error = error.as_str(), "asked to come back later");

@@ -48,6 +48,7 @@ impl Engine {
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
         self.look_at_follower(stage);
+        self.keep_in_step_while_held(stage).await?;
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
         self.observed.wants.clones = !self.tried_at_clones().is_empty();

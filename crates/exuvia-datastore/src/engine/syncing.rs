@@ -31,6 +31,17 @@ impl Engine {
         }
     }
 
+    /// While a human is waited for before the freeze, every look copies what has changed since the last one. So a conflict shows
+    /// while nobody is refused, and the freeze that follows is short.
+    pub(super) async fn keep_in_step_while_held(&mut self, stage: Stage) -> Result<(), Error> {
+        let (wants, record) = (&self.observed.wants, &self.observed.record);
+        let is_held = stage == Stage::Moving && wants.sync && wants.hold && record.frozen_for.is_none();
+        if is_held && !wants.suspend && self.seen.synced == Synced::Yes {
+            self.sync().await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn sync(&mut self) -> Result<(), Error> {
         let spec = followed_spec(&self.migration.spec);
         // While it is worked with it is not kept: if this is dropped in between, nothing is known.

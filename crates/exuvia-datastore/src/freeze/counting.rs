@@ -44,6 +44,12 @@ impl Freeze {
     /// it has them. To be called long before the freeze: it counts [`SCHEMA_COUNTS_AFTER`](super::SCHEMA_COUNTS_AFTER) later. `false`: it cannot be had here, and the
     /// drain will take its time.
     pub async fn count_writers(&self) -> Result<bool, Error> {
+        // Gauges prove something only if every API server can be asked for its own, and if we are counted ourselves. Otherwise the
+        // time that a schema needs to count would be waited for in vain.
+        let knows_all = self.servers.are_all(&self.client).await;
+        if !knows_all.map_err(Error::read("the list of API servers"))? || self.is_master().await? {
+            return Ok(false);
+        }
         if !flow::ensure(&self.client, &self.writer, &self.scope).await? {
             return Ok(false);
         }

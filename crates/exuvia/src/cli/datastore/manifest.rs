@@ -165,6 +165,17 @@ impl Manifest {
                 self.fault_at(place, &fault.path, fault.problem)
             })
             .collect();
+        faults.extend(self.located.duplicates().iter().map(|duplicate| {
+            let problem = format!(
+                "the key {:?} stands twice, first in line {}: remove one of them",
+                duplicate.key, duplicate.first_line
+            );
+            self.fault_at(duplicate.place, &[], problem)
+        }));
+        if let Some(place) = self.located.template() {
+            let problem = "this is a template ({{ … }}): give what it renders to".to_owned();
+            faults.push(self.fault_at(place, &[], problem));
+        }
         if object_name(&self.name).is_err() && self.value["metadata"]["name"].is_string() {
             let problem = format!(
                 "invalid name {:?}: expected lower-case letters, digits, '-' and '.'",

@@ -75,12 +75,14 @@ pub(super) async fn run(args: &NamedArgs) -> anyhow::Result<ExitCode> {
 impl Verified {
     fn new(migration: &DatastoreMigration, sides: Vec<Side>) -> Self {
         let missing = |side: &Side| side.without_target + side.unconvertible;
+        let is_after = AFTER.contains(&migrations::phase(migration));
         Self {
             migration: migration.name_any(),
             phase: migrations::phase(migration).as_str(),
-            complete: sides
-                .iter()
-                .all(|side| missing(side) == 0 && side.changed_since == 0),
+            // After the commit targets are in use, and may differ. Before it a difference means that the move is not done.
+            complete: sides.iter().all(|side| {
+                missing(side) == 0 && side.changed_since == 0 && (is_after || side.differing == 0)
+            }),
             kinds: sides.into_iter().map(Kind::new).collect(),
         }
     }

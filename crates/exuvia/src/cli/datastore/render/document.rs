@@ -52,7 +52,22 @@ impl<'a> Converter<'a> {
             return Err("several JSON documents follow each other: put `---` between them".to_owned());
         };
         let value = located.value().map_err(|error| error.to_string())?;
-        let Some((becomes, documents)) = self.becomes(&value)? else {
+        let becomes = self.becomes(&value);
+        if !matches!(becomes, Ok(None)) {
+            if let Some(Place { line, column }) = located.template() {
+                return Err(format!(
+                    "this is a template ({{{{ … }}}}) of a moved kind: change it by hand (line {line}, column {column})"
+                ));
+            }
+            if let Some(duplicate) = located.duplicates().first() {
+                let (key, Place { line, column }) = (&duplicate.key, duplicate.place);
+                return Err(format!(
+                    "the key {key:?} stands twice (line {line}, column {column}; first in line {}): remove one of them",
+                    duplicate.first_line
+                ));
+            }
+        }
+        let Some((becomes, documents)) = becomes? else {
             return Ok(None);
         };
         let Rewritten { text, loses_comments } =
