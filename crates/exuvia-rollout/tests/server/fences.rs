@@ -15,12 +15,8 @@ const FENCE: &str = "exuvia.dev/fence";
 
 impl Stage {
     async fn probe(&self, fence: &Fence) -> InForce {
-        let said = fence.probe(
-            &self.direct,
-            &writer("prober"),
-            &self.target(),
-            &self.intent("probe:1"),
-        );
+        let (prober, target, intent) = (writer("prober"), self.target(), self.intent("probe:1"));
+        let said = fence.probe(&self.direct, &prober, &target, &intent);
         said.await.unwrap()
     }
 
