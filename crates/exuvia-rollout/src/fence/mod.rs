@@ -80,9 +80,8 @@ impl Fence {
 
     /// Policy and binding, to apply or print.
     pub fn manifests(&self) -> [Value; 2] {
-        let typed = |object: &dyn Fn() -> serde_json::Result<Value>| object().unwrap_or_default();
-        let mut policy = typed(&|| serde_json::to_value(self.policy()));
-        let mut binding = typed(&|| serde_json::to_value(self.binding()));
+        let mut policy = serde_json::to_value(self.policy()).unwrap_or_default();
+        let mut binding = serde_json::to_value(self.binding()).unwrap_or_default();
         for (object, kind) in [
             (&mut policy, "ValidatingAdmissionPolicy"),
             (&mut binding, "ValidatingAdmissionPolicyBinding"),
