@@ -116,10 +116,10 @@ impl Stamps {
                 self.template_hash.clone(),
             ),
         ];
-        let named = pairs
+        let known = pairs
             .into_iter()
             .filter_map(|(name, value)| Some((name?.to_string(), value?)));
-        named.collect()
+        known.collect()
     }
 
     /// Puts them where `names` wants them: on the object, or on its pod template.

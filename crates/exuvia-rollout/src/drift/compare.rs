@@ -66,7 +66,7 @@ pub(super) fn compare(intent: &Value, live: &Value, manager: &str) -> Vec<Edit> 
     };
     for (key, wanted) in members {
         match key.as_str() {
-            "apiVersion" | "kind" => continue,
+            "apiVersion" | "kind" => {}
             "metadata" => {
                 let ownable = wanted.as_object().into_iter().flatten();
                 let ownable: Map<String, Value> = ownable
