@@ -74,6 +74,7 @@ fn object(api_version: &str, kind: &str, rest: Value) -> Value {
 }
 
 /// All kinds.
+#[allow(clippy::too_many_lines, reason = "a list of manifests")]
 pub(crate) fn corpus() -> Vec<Value> {
     let selector = json!({"matchLabels": {"app": "x"}});
     let run_to_end = small_template("Never");

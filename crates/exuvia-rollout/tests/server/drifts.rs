@@ -111,7 +111,7 @@ impl Subject {
         }
     }
 
-    fn drift(&self, intent: &Intent, live: &Value) -> Drift {
+    fn drift(intent: &Intent, live: &Value) -> Drift {
         intent.drift(live, MANAGER, &Names::default())
     }
 
@@ -220,9 +220,9 @@ fn changes(object: &Value) -> Vec<(&'static str, String, Vec<Value>)> {
     for path in &leaves {
         let old = at(&mut object.clone(), path).cloned().unwrap();
         let mutated = others(&old).into_iter().map(|other| {
-            let mut changed = object.clone();
-            *at(&mut changed, path).unwrap() = other;
-            changed
+            let mut variant = object.clone();
+            *at(&mut variant, path).unwrap() = other;
+            variant
         });
         changes.push(("mutated", shown(path), mutated.collect()));
     }
@@ -235,18 +235,18 @@ fn changes(object: &Value) -> Vec<(&'static str, String, Vec<Value>)> {
     drops.sort();
     drops.dedup();
     for path in drops {
-        let mut changed = object.clone();
-        if remove(&mut changed, &path) {
-            changes.push(("dropped", shown(&path), vec![changed]));
+        let mut variant = object.clone();
+        if remove(&mut variant, &path) {
+            changes.push(("dropped", shown(&path), vec![variant]));
         }
     }
     for path in lists {
-        let mut changed = object.clone();
-        at(&mut changed, &path)
+        let mut variant = object.clone();
+        at(&mut variant, &path)
             .and_then(Value::as_array_mut)
             .unwrap()
             .reverse();
-        changes.push(("reordered", shown(&path), vec![changed]));
+        changes.push(("reordered", shown(&path), vec![variant]));
     }
     changes
 }
@@ -265,7 +265,7 @@ async fn other_intents(subject: &Subject, tally: &mut Tally) {
             let annotations = &mut body["metadata"]["annotations"];
             annotations["exuvia.dev/intent-hash"] = json!(subject.intent.hash());
             if let Some(server) = subject.would_change(&body, &live).await {
-                let drift = subject.drift(&intent, &live);
+                let drift = Subject::drift(&intent, &live);
                 subject.compare(server, &drift, &format!("{what} {place}"), &live, tally);
                 compared = true;
                 break;
@@ -299,7 +299,7 @@ async fn foreign_edits(subject: &Subject, tally: &mut Tally) {
             };
             let stored = json!(stored);
             if let Some(server) = subject.would_change(&subject.body, &stored).await {
-                let drift = subject.drift(&subject.intent, &stored);
+                let drift = Subject::drift(&subject.intent, &stored);
                 subject.compare(server, &drift, &format!("live {what} {place}"), &stored, tally);
                 compared = true;
             }
@@ -363,7 +363,7 @@ async fn the_local_verdict_is_the_servers_for_every_mutation_drop_and_reorder_of
         let subject = Subject::new(&stage, manifest);
         subject.apply().await;
         let live = subject.live().await;
-        let drift = subject.drift(&subject.intent, &live);
+        let drift = Subject::drift(&subject.intent, &live);
         assert_eq!(subject.would_change(&subject.body, &live).await, Some(false));
         subject.compare(false, &drift, "as applied", &live, &mut tally);
         other_intents(&subject, &mut tally).await;

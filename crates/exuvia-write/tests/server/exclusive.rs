@@ -177,14 +177,14 @@ async fn ownership_is_taken_over_writes_in_between_and_never_of_another_object()
     let stage = Stage::set("made-between").await;
     let api = stage.widgets.api(&stage.proxied, "v1");
     let both = intent(&stage, &json!({"size": 1, "color": "red"}));
-    let stale = stage.writer.create(&api, &dynamic(&both)).await.unwrap();
+    let before = stage.writer.create(&api, &dynamic(&both)).await.unwrap();
     let theirs = Writer::named("other");
     let widget = stage.read("w").await;
     theirs
         .patch(&stage.api(), &widget, |widget| widget.spec.size = 7)
         .await
         .unwrap();
-    let written = stage.writer.own_as_applied(&api, &stale).await.unwrap();
+    let written = stage.writer.own_as_applied(&api, &before).await.unwrap();
     assert_eq!(written.object.data["spec"]["size"], 7);
     let live = stage.live("w").await;
     let entries = live["metadata"]["managedFields"].as_array().unwrap().clone();
@@ -200,7 +200,7 @@ async fn ownership_is_taken_over_writes_in_between_and_never_of_another_object()
 
     stage.raw().delete("w", &DeleteParams::default()).await.unwrap();
     stage.writer.create(&api, &dynamic(&both)).await.unwrap();
-    let error = stage.writer.own_as_applied(&api, &stale).await.unwrap_err();
+    let error = stage.writer.own_as_applied(&api, &before).await.unwrap_err();
     assert!(matches!(error, Error::Recreated { .. }), "{error}");
     assert_eq!(operations(&stage).await, ["Update"]);
 }
