@@ -1,4 +1,4 @@
-//! The fence: an admission policy by which a stamp never goes back nor vanishes, whoever writes. Pure, but for the probe.
+//! The fence: an admission policy by which a stamp never goes back nor vanishes, with any writer. Pure, but for the probe.
 
 mod probe;
 
@@ -149,7 +149,7 @@ impl Fence {
                     expression: is_fenced,
                 }]),
                 variables: Some(vec![
-                    // Of a probe there is no old object, and it is denied by the first validation already.
+                    // A probe has no old object, and is denied by the first validation already.
                     variable("old", format!("request.operation == 'CREATE' ? '' : ({old})")),
                     variable("new", new),
                 ]),

@@ -68,7 +68,7 @@ fn denied(result: Result<impl std::fmt::Debug, kube::Error>, what: &str) {
 }
 
 #[tokio::test]
-async fn a_stamp_never_goes_back_nor_vanishes_whoever_writes() {
+async fn a_stamp_never_goes_back_nor_vanishes_with_any_writer() {
     let stage = Stage::set("fence-token").await;
     stage.fence(Names::default()).await;
     // Without a stamp nothing is fenced, and anyone may create.
