@@ -129,11 +129,11 @@ impl FrozenConfig {
 /// assert_eq!(gone, [maps[0].metadata.name.clone().unwrap()]);
 /// ```
 pub fn garbage(owner: &str, maps: &[ConfigMap], templates: &[Value], keep: &[&str]) -> Vec<String> {
-    let mut named: BTreeSet<&str> = keep.iter().copied().collect();
+    let mut in_use: BTreeSet<&str> = keep.iter().copied().collect();
     for template in templates {
         collect_named(
             template.pointer("/spec/template/spec").unwrap_or(&Value::Null),
-            &mut named,
+            &mut in_use,
         );
     }
     let is_ours = |map: &&ConfigMap| {
@@ -145,7 +145,7 @@ pub fn garbage(owner: &str, maps: &[ConfigMap], templates: &[Value], keep: &[&st
         .iter()
         .filter(is_ours)
         .filter_map(|map| map.metadata.name.clone());
-    names.filter(|name| !named.contains(name.as_str())).collect()
+    names.filter(|name| !in_use.contains(name.as_str())).collect()
 }
 
 /// Every ConfigMap that a pod spec names, wherever in it: volumes, projected volumes, `env` and `envFrom`.

@@ -29,7 +29,7 @@ pub fn hash_value(value: &Value) -> String {
     hash_bytes(text.as_bytes())
 }
 
-/// JSON without white space, members sorted, whatever order the map keeps (a feature of serde_json that anybody may turn on).
+/// JSON without white space, members sorted, whatever order the map keeps (a feature of `serde_json` that anybody may turn on).
 fn write(value: &Value, text: &mut String) {
     match value {
         Value::Object(members) => {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`StrictGate`] | observes owner and target, decides by a table ([`gate::strict`]), applies by compare-and-swap |
 //! | [`CompatGate`] | the check of generations that ToolHive has ([`gate::compat`]), with its flaws |
-//! | [`Fence`] | an admission policy: a stamp never goes back nor vanishes, whoever writes |
+//! | [`Fence`] | an admission policy: a stamp never goes back nor vanishes, with any writer |
 //! | [`FrozenConfig`] | the run config in an immutable ConfigMap named by its hash |
 //! | [`Generation`] | which generation a pod is of: its environment beats the file |
 //! | [`Intent`] | what is to be applied, built once: its hash, and whether the live object differs |

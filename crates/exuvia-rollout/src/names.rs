@@ -87,7 +87,7 @@ pub struct Names {
     pub generation_annotation: Cow<'static, str>,
     /// [`GENERATION_ENV`]
     pub generation_env: Cow<'static, str>,
-    /// [`FENCE_ANNOTATION`]; without it there is no strict gate.
+    /// [`FENCE_ANNOTATION`]; the strict gate needs it.
     pub fence_annotation: Option<Cow<'static, str>>,
     /// [`FENCE_ENV`]
     pub fence_env: Option<Cow<'static, str>>,

@@ -46,7 +46,7 @@ impl Token {
         }
     }
 
-    /// The value of [`FENCE_ENV`](crate::names::FENCE_ENV): unset and empty are no token.
+    /// The value of [`FENCE_ENV`](crate::names::FENCE_ENV): unset and empty mean that the pod has no token.
     pub fn from_env(value: Option<&str>) -> Result<Option<Self>, InvalidToken> {
         value.filter(|text| !text.is_empty()).map(str::parse).transpose()
     }
@@ -116,10 +116,10 @@ impl Stamps {
                 self.template_hash.clone(),
             ),
         ];
-        let named = pairs
+        let known = pairs
             .into_iter()
             .filter_map(|(name, value)| Some((name?.to_string(), value?)));
-        named.collect()
+        known.collect()
     }
 
     /// Puts them where `names` wants them: on the object, or on its pod template.
@@ -165,7 +165,7 @@ impl Stamps {
 /// A stamp as it was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stamp<T> {
-    /// There is none, or it is empty.
+    /// The object has no such stamp, or an empty one.
     #[default]
     Absent,
     /// There is something that nobody can read.

@@ -23,7 +23,7 @@ impl Writer {
     /// Makes an object, and owns its fields as if they were applied. One of that name that exists already is a 409, see
     /// [`is_already_exists`](Error::is_already_exists): nothing is written then.
     ///
-    /// An apply cannot say "only if there is none", and after a plain [`create`](Self::create) a later apply does not remove what
+    /// An apply cannot say "only if it does not exist", and after a plain [`create`](Self::create) a later apply does not remove what
     /// it leaves out: the fields stay owned by the `Update` entry of the creation (PITFALLS A42). So this is two
     /// writes: the creation, and [`own_as_applied`](Self::own_as_applied).
     ///
@@ -45,7 +45,7 @@ impl Writer {
     pub async fn create_applied<K: Writable>(&self, api: &Api<K>, object: &K) -> Result<K, Error> {
         let created = self.create(api, object).await?;
         if self.settings.dry_run {
-            return Ok(created); // there is no object to patch
+            return Ok(created); // nothing exists that could be patched
         }
         Ok(self.own_as_applied(api, &created).await?.object)
     }

@@ -341,3 +341,33 @@ fn the_datastore_demo_loses_no_acknowledged_write_and_undoes_what_is_aborted() {
     assert!(said.contains("denied request: this kind is being moved by DatastoreMigration rename"));
     assert_eq!(said.matches("reads failed             0 of").count(), 2, "{said}");
 }
+
+#[test]
+fn the_fence_is_printed_without_a_cluster_and_a_slip_is_told() {
+    let args = [
+        "rollout",
+        "fence",
+        "--namespaces",
+        "shop",
+        "--objects",
+        "till-backend",
+    ];
+    let output = exuvia(&args).args(["-o", "json"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (policy, binding) = (&list["items"][0], &list["items"][1]);
+    assert_eq!(policy["kind"], "ValidatingAdmissionPolicy");
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    let rule = &policy["spec"]["matchConstraints"]["resourceRules"][0];
+    assert_eq!(rule["resources"], json!(["statefulsets", "statefulsets/status"]));
+    assert_eq!(rule["resourceNames"], json!(["till-backend"]));
+    let yaml = text(&exuvia(&args).output().unwrap().stdout);
+    assert!(
+        yaml.contains("\n---\n") && yaml.contains("kind: ValidatingAdmissionPolicyBinding"),
+        "{yaml}"
+    );
+    let wrong = exuvia(&["rollout", "fence", "--resources", "StatefulSet"])
+        .output()
+        .unwrap();
+    assert_one_sentence(&wrong, &["--resources", "StatefulSet", "statefulsets.apps"]);
+}

@@ -66,7 +66,7 @@ pub(super) fn compare(intent: &Value, live: &Value, manager: &str) -> Vec<Edit> 
     };
     for (key, wanted) in members {
         match key.as_str() {
-            "apiVersion" | "kind" => continue,
+            "apiVersion" | "kind" => {}
             "metadata" => {
                 let ownable = wanted.as_object().into_iter().flatten();
                 let ownable: Map<String, Value> = ownable
@@ -119,14 +119,13 @@ impl Comparison {
 
     fn place(&mut self, wanted: &Value, live: Option<&Value>, owned: Option<&Value>) {
         let Some(owned) = owned else {
-            // Empty values are not always recorded, and mean nothing where nothing is.
-            if !(is_empty(wanted) && live.is_none_or(is_empty)) {
-                self.note(if live.is_some_and(|live| same(wanted, live)) {
-                    Difference::Owner
-                } else {
-                    Difference::Value
-                });
-            }
+            // What is applied is recorded, even what the server takes for nothing and does not show.
+            let is_right = live.map_or_else(|| is_empty(wanted), |live| same(wanted, live));
+            self.note(if is_right {
+                Difference::Owner
+            } else {
+                Difference::Value
+            });
             return;
         };
         let granular = owned

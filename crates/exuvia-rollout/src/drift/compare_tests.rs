@@ -61,7 +61,7 @@ fn lists_are_taken_as_the_server_takes_them() {
 
 #[test]
 fn what_the_server_takes_for_nothing_is_nothing() {
-    let fields = json!({"f:spec": {"f:a": {}, "f:b": {}, "f:c": {}, "f:q": {}}});
+    let fields = json!({"f:spec": {"f:a": {}, "f:b": {}, "f:c": {}, "f:d": {}, "f:e": {}, "f:q": {}}});
     let intent = json!({"spec": {"a": "", "b": 0, "c": [], "d": {}, "e": false, "q": "1000m"}});
     let as_stored = json!({"spec": {"q": "1"}});
     assert_eq!(edits(&intent, &live(&fields, &as_stored)), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The fence: an admission policy by which a stamp never goes back nor vanishes, whoever writes. Pure, but for the probe.
+//! The fence: an admission policy by which a stamp never goes back nor vanishes, with any writer. Pure, but for the probe.
 
 mod probe;
 
@@ -80,9 +80,8 @@ impl Fence {
 
     /// Policy and binding, to apply or print.
     pub fn manifests(&self) -> [Value; 2] {
-        let typed = |object: &dyn Fn() -> serde_json::Result<Value>| object().unwrap_or_default();
-        let mut policy = typed(&|| serde_json::to_value(self.policy()));
-        let mut binding = typed(&|| serde_json::to_value(self.binding()));
+        let mut policy = serde_json::to_value(self.policy()).unwrap_or_default();
+        let mut binding = serde_json::to_value(self.binding()).unwrap_or_default();
         for (object, kind) in [
             (&mut policy, "ValidatingAdmissionPolicy"),
             (&mut binding, "ValidatingAdmissionPolicyBinding"),
@@ -150,7 +149,7 @@ impl Fence {
                     expression: is_fenced,
                 }]),
                 variables: Some(vec![
-                    // Of a probe there is no old object, and it is denied by the first validation already.
+                    // A probe has no old object, and is denied by the first validation already.
                     variable("old", format!("request.operation == 'CREATE' ? '' : ({old})")),
                     variable("new", new),
                 ]),

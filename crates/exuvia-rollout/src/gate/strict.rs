@@ -64,7 +64,7 @@ impl Config {
 pub enum Owner {
     /// The read failed, and not with a 404 that names it.
     Unread,
-    /// There is none of that name.
+    /// No object has that name.
     Gone,
     /// It is being deleted.
     Deleting,
@@ -103,7 +103,7 @@ pub struct Present {
 pub enum Template {
     /// Nobody looked, or the read failed.
     Unread,
-    /// There is no such Deployment.
+    /// The Deployment does not exist.
     Absent,
     /// Its token and its config hash are ours.
     Ours,

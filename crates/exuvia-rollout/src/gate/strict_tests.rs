@@ -165,7 +165,7 @@ fn rows_10_and_13_of_one_owner_the_newer_wins() {
     expect(&at(stamped(US, 6)), 10, Action::SkipStale);
     expect(&at(stamped(US, u64::MAX)), 10, Action::SkipStale);
     expect(&at(stamped(US, 4)), 13, Action::Apply);
-    // Whoever lives under the owner's name.
+    // Even if another owner lives under the name.
     let ours_is_dead = Observed {
         owner: Owner::Live(THEM.to_owned()),
         ..at(stamped(US, 6))

@@ -47,6 +47,19 @@ fn pod_spec() -> Value {
     })
 }
 
+/// A pod spec for kinds that are there for what is around it.
+fn small_template(restart_policy: &str) -> Value {
+    let spec = json!({
+        "restartPolicy": restart_policy,
+        "containers": [{
+            "name": "main", "image": "main:1",
+            "env": [{"name": "A", "value": ""}, {"name": "B", "value": "b"}],
+            "resources": {"limits": {"memory": "1024Mi"}},
+        }],
+    });
+    json!({"metadata": {"labels": {"app": "x"}}, "spec": spec})
+}
+
 fn template() -> Value {
     json!({"metadata": {"labels": {"app": "x"}, "annotations": {"note": "1000m"}}, "spec": pod_spec()})
 }
@@ -61,10 +74,10 @@ fn object(api_version: &str, kind: &str, rest: Value) -> Value {
 }
 
 /// All kinds.
+#[allow(clippy::too_many_lines, reason = "a list of manifests")]
 pub(crate) fn corpus() -> Vec<Value> {
     let selector = json!({"matchLabels": {"app": "x"}});
-    let mut run_to_end = template();
-    run_to_end["spec"]["restartPolicy"] = json!("Never");
+    let run_to_end = small_template("Never");
     vec![
         object(
             "v1",
@@ -124,7 +137,7 @@ pub(crate) fn corpus() -> Vec<Value> {
         object(
             "apps/v1",
             "DaemonSet",
-            json!({"spec": {"selector": selector, "template": template()}}),
+            json!({"spec": {"selector": selector, "template": small_template("Always")}}),
         ),
         object(
             "batch/v1",

@@ -15,12 +15,8 @@ const FENCE: &str = "exuvia.dev/fence";
 
 impl Stage {
     async fn probe(&self, fence: &Fence) -> InForce {
-        let said = fence.probe(
-            &self.direct,
-            &writer("prober"),
-            &self.target(),
-            &self.intent("probe:1"),
-        );
+        let (prober, target, intent) = (writer("prober"), self.target(), self.intent("probe:1"));
+        let said = fence.probe(&self.direct, &prober, &target, &intent);
         said.await.unwrap()
     }
 
@@ -72,7 +68,7 @@ fn denied(result: Result<impl std::fmt::Debug, kube::Error>, what: &str) {
 }
 
 #[tokio::test]
-async fn a_stamp_never_goes_back_nor_vanishes_whoever_writes() {
+async fn a_stamp_never_goes_back_nor_vanishes_with_any_writer() {
     let stage = Stage::set("fence-token").await;
     stage.fence(Names::default()).await;
     // Without a stamp nothing is fenced, and anyone may create.

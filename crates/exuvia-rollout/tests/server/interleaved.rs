@@ -46,13 +46,13 @@ async fn a_newer_writer_between_read_and_apply_is_overwritten_in_compat_and_not_
     let stage = Arc::new(Stage::set("between-newer").await);
     admit(&stage, writer("mcp-runner"), 1, "a:1").await.unwrap();
     let newer = stage.clone();
-    let stale = interrupted("mcp-runner", Verb::Apply, 1, move || {
+    let outdated = interrupted("mcp-runner", Verb::Apply, 1, move || {
         let stage = newer.clone();
         async move {
             admit(&stage, writer("mcp-runner"), 3, "a:3").await.unwrap();
         }
     });
-    let outcome = admit(&stage, stale, 2, "a:2").await.unwrap();
+    let outcome = admit(&stage, outdated, 2, "a:2").await.unwrap();
     assert_eq!((outcome.decision.row, outcome.rounds), (10, 2));
     assert_eq!(image(&stage.live().await), "a:3");
 
@@ -62,7 +62,7 @@ async fn a_newer_writer_between_read_and_apply_is_overwritten_in_compat_and_not_
     let generation = |number: &str| Generation::choose(Some(number), None);
     plain.admit(&stage.intent("a:1"), generation("1")).await.unwrap();
     let newer = (plain.clone(), stage.intent("a:3"));
-    let stale = gate(interrupted(
+    let outdated = gate(interrupted(
         "toolhive-container-manager",
         Verb::Apply,
         1,
@@ -77,7 +77,10 @@ async fn a_newer_writer_between_read_and_apply_is_overwritten_in_compat_and_not_
             }
         },
     ));
-    stale.admit(&stage.intent("a:2"), generation("2")).await.unwrap();
+    outdated
+        .admit(&stage.intent("a:2"), generation("2"))
+        .await
+        .unwrap();
     assert_eq!(image(&stage.live().await), "a:2", "pinned: the stale one has won");
 }
 
@@ -175,13 +178,13 @@ async fn a_newer_writer_during_the_healing_is_not_overwritten() {
     let half = serde_json::from_value(half).unwrap();
     stage.sets().create(&params, &half).await.unwrap();
     let other = stage.clone();
-    let stale = interrupted("mcp-runner", Verb::MoveOwnership, 1, move || {
+    let outdated = interrupted("mcp-runner", Verb::MoveOwnership, 1, move || {
         let stage = other.clone();
         async move {
             admit(&stage, writer("mcp-runner"), 3, "a:3").await.unwrap();
         }
     });
-    let outcome = admit(&stage, stale, 2, "a:2").await.unwrap();
+    let outcome = admit(&stage, outdated, 2, "a:2").await.unwrap();
     assert_eq!(outcome.decision.row, 10);
     assert_eq!(image(&stage.live().await), "a:3");
 }

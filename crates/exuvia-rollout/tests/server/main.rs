@@ -128,16 +128,7 @@ impl Stage {
     }
 
     pub(crate) fn ours(&self, epoch: u64) -> Ours {
-        self.ours_of(&self.owner_uid, epoch)
-    }
-
-    pub(crate) fn ours_of(&self, uid: &str, epoch: u64) -> Ours {
-        Ours {
-            token: Some(Token::new(uid, epoch)),
-            config_hash: Some("c0ffee".to_owned()),
-            config: Config::Whole,
-            generation: Generation::choose(Some(&epoch.to_string()), Some(9)),
-        }
+        ours_of(&self.owner_uid, epoch)
     }
 
     /// A write as anybody could make it.
@@ -148,6 +139,15 @@ impl Stage {
             ..params
         };
         self.sets().patch(TARGET, &params, &Patch::Merge(patch)).await
+    }
+}
+
+pub(crate) fn ours_of(uid: &str, epoch: u64) -> Ours {
+    Ours {
+        token: Some(Token::new(uid, epoch)),
+        config_hash: Some("c0ffee".to_owned()),
+        config: Config::Whole,
+        generation: Generation::choose(Some(&epoch.to_string()), Some(9)),
     }
 }
 

@@ -32,7 +32,7 @@ impl Stage {
         ObjectRef::typed::<StatefulSet>(&self.namespace, format!("t{round}"))
     }
 
-    /// Every other round begins with a target of generation 1; in the others there is none, and both create.
+    /// Every other round begins with a target of generation 1; the others begin without, and both create.
     async fn begin(&self, round: usize, stamp: &dyn Fn(&mut Value)) {
         if round % 2 == 1 {
             return;

@@ -8,7 +8,7 @@ use exuvia_testenv::proxy::{Fault, Match, Rule};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{OWNER, Stage, TARGET, annotation, image, stateful_set};
+use super::{OWNER, Stage, TARGET, annotation, image, ours_of, stateful_set};
 
 const FENCE: &str = "exuvia.dev/fence";
 
@@ -234,9 +234,9 @@ async fn a_half_made_target_is_healed_by_the_next_pod() {
             .collect()
     };
     assert_eq!(operations(&stage.live().await), ["Update"]);
-    // The same pod, started again: the values are right, but not ours yet.
+    // The same pod, started again: the values are right, and now they become ours. Then there is nothing left to apply.
     let outcome = stage.admit(1, "a:1").await;
-    expect(&outcome, 11, Action::Apply);
+    expect(&outcome, 11, Action::Nothing);
     assert_eq!(outcome.rounds, 1);
     assert_eq!(operations(&stage.live().await), ["Apply"]);
     expect(&stage.admit(1, "a:1").await, 11, Action::Nothing);
@@ -280,7 +280,7 @@ async fn row_9_a_stamp_that_nobody_can_read_is_replaced_by_the_live_owner_only()
     stage.admit(7, "a:7").await;
     let broken = json!({"metadata": {"annotations": {FENCE: "seven"}}});
     stage.patch(&broken).await.unwrap();
-    let stranger = stage.ours_of("an-owner-of-old", 9);
+    let stranger = ours_of("an-owner-of-old", 9);
     let outcome = stage.gate().admit(&stage.intent("a:9"), &stranger).await.unwrap();
     expect(&outcome, 9, Action::RefuseUnversioned);
     assert_eq!(image(&stage.live().await), "a:7");
@@ -361,7 +361,7 @@ async fn rows_14_and_15_a_recreated_owner_wins_and_the_old_ones_pods_do_not() {
     stage.delete_owner().await;
     let new = stage.create_owner().await;
     // The new owner's epochs begin at 1.
-    let ours = stage.ours_of(&new, 1);
+    let ours = ours_of(&new, 1);
     let outcome = stage.gate().admit(&stage.intent("b:1"), &ours).await.unwrap();
     expect(&outcome, 14, Action::Apply);
     assert_eq!(image(&stage.live().await), "b:1");

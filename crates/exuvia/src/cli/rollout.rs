@@ -17,7 +17,7 @@ pub enum RolloutCommand {
     /// Print an admission policy that keeps old pods from overwriting what newer ones applied
     ///
     /// Pods that apply resources themselves stamp what they apply. With this policy the API server refuses every update of a stamped
-    /// object that takes the stamp away or sets it back, whoever sends it. Objects without a stamp are not touched by it. It
+    /// object that takes the stamp away or sets it back, from any client. Objects without a stamp are not touched by it. It
     /// takes effect about a second after it is applied, at each API server by itself. No cluster is needed to print it.
     Fence(FenceArgs),
 }
