@@ -114,7 +114,7 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     let rules: Vec<_> = rights::all(None).into_iter().map(|rule| rule.rule).collect();
     let user = world
         .control_plane
-        .user_with_rules("mcp-operator", &json!(rules))
+        .user_with_rules("mcp-operator-alone", &json!(rules))
         .await
         .unwrap();
     let operator = Operator::start_with(&world, &user.kubeconfig().unwrap(), &["--resync=500ms"]);
@@ -144,6 +144,12 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
         .await;
 
     seldom(&world).await;
+    // Before the Role goes with the server, and the runner a little later.
+    let of_runner = world
+        .control_plane
+        .audit()
+        .of("system:serviceaccount:rights:a-runner")
+        .unwrap();
     let servers: Api<MCPServer> = world.api();
     servers.delete("a", &DeleteParams::default()).await.unwrap();
     until("the server is gone", async || {
@@ -153,7 +159,7 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     drop(kubelet);
     operator.stop();
 
-    let of_operator = world.control_plane.audit().of("mcp-operator").unwrap();
+    let of_operator = world.control_plane.audit().of("mcp-operator-alone").unwrap();
     assert_not_refused(&of_operator, "the operator");
     let runner_rights = rights_of(&rights::runner("a"));
     let mut spare: BTreeSet<_> = &rights_of(&rights::all(None)) - &used(&of_operator);
@@ -163,11 +169,6 @@ async fn operator_and_runner_have_the_rights_that_they_use_and_no_others() {
     spare.remove(&right("", "configmaps", "get"));
     assert!(spare.is_empty(), "the operator did not use: {spare:#?}");
 
-    let of_runner = world
-        .control_plane
-        .audit()
-        .of("system:serviceaccount:rights:a-runner")
-        .unwrap();
     assert_not_refused(&of_runner, "the runner");
     let mut spare = &runner_rights - &used(&of_runner);
     // Each is used in one situation, and by tests of its own: two runners with one epoch, a stuck pod, a skip.
