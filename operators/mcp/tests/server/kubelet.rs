@@ -116,6 +116,8 @@ impl Inner {
         let is_ready = if self.runs_proxies && is_proxy {
             let uid = pod.uid().unwrap();
             let known = self.runners.lock().unwrap().get(&uid).cloned();
+            // A container that ended is started again.
+            let known = known.filter(|runner| runner.process.exit_code().is_none());
             let runner = if let Some(runner) = known {
                 runner
             } else {
