@@ -67,6 +67,8 @@ enum Bench {
     Storage,
     /// What an idle operator costs: memory with 500 CRDs, writes in a minute
     Operator,
+    /// Datastore migration next to a bare client: copy rate, freeze in both modes, memory
+    Datastore,
 }
 
 fn main() -> ExitCode {
@@ -100,6 +102,7 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
             Some(Bench::Write) => run(&mut cargo(&["bench", "--package", "exuvia-write"])),
             Some(Bench::Storage) => bench_built("exuvia-bench", &args),
             Some(Bench::Operator) => bench_built("operator", &args),
+            Some(Bench::Datastore) => bench_built("datastore", &args),
             None => bail!("say what to measure, or give --check"),
         },
     }
