@@ -68,27 +68,23 @@ async fn main() -> anyhow::Result<()> {
         cores: std::thread::available_parallelism().map_or(0, usize::from),
         bystander_at_rest_p99_ms: Bystander::at_rest(arena.client.clone()).await,
         cel_evaluations_per_second,
+        file: args.json.clone(),
         ..Results::default()
     };
     for (name, objects) in [("few", args.few), ("many", args.many)] {
         if objects > 0 {
-            freezes(&arena, &args, name, objects, &mut results.runs).await?;
+            freezes(&arena, &args, name, objects, &mut results).await?;
         }
     }
     for turn in 0..args.turns {
         if args.objects > 0 {
-            copies(&arena, turn, args.objects, &mut results.runs).await?;
+            copies(&arena, turn, args.objects, &mut results).await?;
         }
     }
     if args.large > 0 {
-        results.runs.push(large(&arena, args.large).await?);
+        results.add(large(&arena, args.large).await?)?;
     }
-    results.judge();
     results.print();
-    if let Some(path) = args.json {
-        std::fs::write(&path, serde_json::to_string_pretty(&results)? + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     Ok(())
 }
 
@@ -98,7 +94,7 @@ async fn freezes(
     args: &Args,
     name: &str,
     objects: usize,
-    runs: &mut Vec<Measured>,
+    results: &mut Results,
 ) -> anyhow::Result<()> {
     let mut left: Vec<Widgets> = Vec::new();
     for (short, mode) in [
@@ -119,14 +115,14 @@ async fn freezes(
             writes_per_second: args.writes,
             last: DatastorePhase::Complete,
         };
-        runs.push(run.measure(arena).await?);
+        results.add(run.measure(arena).await?)?;
         left.extend([source, target]);
     }
     remove(arena, &left).await
 }
 
 /// The bare client creates objects, and a migration copies them.
-async fn copies(arena: &Arena, turn: usize, objects: usize, runs: &mut Vec<Measured>) -> anyhow::Result<()> {
+async fn copies(arena: &Arena, turn: usize, objects: usize, results: &mut Results) -> anyhow::Result<()> {
     let source = arena.install(&format!("old.turn{turn}")).await?;
     let target = arena.install(&format!("new.turn{turn}")).await?;
     let (load_average, bystander) = (load_average(), Bystander::start(arena.client.clone()));
@@ -141,7 +137,7 @@ async fn copies(arena: &Arena, turn: usize, objects: usize, runs: &mut Vec<Measu
         bystander_writes: Some(bystander_writes),
         ..Measured::default()
     };
-    runs.push(bare.shown());
+    results.add(bare.shown())?;
     let run = Run {
         contest: "copy",
         mode: MigrationMode::FreezeAndCopy,
@@ -152,7 +148,7 @@ async fn copies(arena: &Arena, turn: usize, objects: usize, runs: &mut Vec<Measu
         writes_per_second: 0,
         last: DatastorePhase::Complete,
     };
-    runs.push(run.measure(arena).await?);
+    results.add(run.measure(arena).await?)?;
     remove(arena, &[source, target]).await
 }
 

@@ -1,5 +1,8 @@
 //! What was measured, as a table, and next to the aims.
 
+use std::path::PathBuf;
+
+use anyhow::Context;
 use exuvia_api::MigrationMode;
 use serde::Serialize;
 
@@ -90,6 +93,9 @@ pub(crate) struct Results {
     pub(crate) cel_evaluations_per_second: f64,
     pub(crate) runs: Vec<Measured>,
     pub(crate) aims: Vec<Aim>,
+    /// Where they are kept.
+    #[serde(skip)]
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// An aim, and what came of it.
@@ -107,8 +113,19 @@ fn or_dash(value: Option<f64>, digits: usize) -> String {
 }
 
 impl Results {
+    /// Adds a run, and writes everything down: somebody may lose patience with the next one.
+    pub(crate) fn add(&mut self, run: Measured) -> anyhow::Result<()> {
+        self.runs.push(run);
+        self.judge();
+        let Some(path) = &self.file else {
+            return Ok(());
+        };
+        std::fs::write(path, serde_json::to_string_pretty(self)? + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Compares what was measured with the aims.
-    pub(crate) fn judge(&mut self) {
+    fn judge(&mut self) {
         let mut aims = Vec::new();
         let mut add = |aim: String, measured: Option<f64>, is_met: Option<fn(f64) -> bool>| {
             if let Some(measured) = measured {
