@@ -70,6 +70,8 @@ enum Bench {
     Operator,
     /// The MCP proxy next to nginx with one worker, if that is installed
     Proxy,
+    /// Datastore migration next to a bare client: copy rate, freeze in both modes, memory
+    Datastore,
 }
 
 fn main() -> ExitCode {
@@ -106,6 +108,7 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
             Some(Bench::Proxy) => {
                 run(cargo(&["bench", "--package", "mcp-proxy", "--bench", "proxy", "--"]).args(&args))
             }
+            Some(Bench::Datastore) => bench_built("datastore", &args),
             None => bail!("say what to measure, or give --check"),
         },
     }

@@ -1,13 +1,14 @@
-//! Writers that know nothing of the migration: each of their writes is in the target, or was refused.
+//! Writers and readers that know nothing of the migration: each write is in the target, or was refused, and each read is answered.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::Hold;
 use exuvia_runtime::machine::Ended;
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::Stage;
@@ -78,6 +79,28 @@ async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String,
     exists
 }
 
+/// Reads one object and all of them, until it is told to stop: how often, and what was not answered.
+async fn read(api: &Api<DynamicObject>, is_there: bool, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut answered, mut failed) = (0, Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let read = match api.list(&ListParams::default()).await {
+            Ok(list) if is_there && list.items.len() < OBJECTS => Err("objects are missing".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        let got = match api.get_opt("w0").await {
+            Ok(None) if is_there => Err("w0 is missing".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        answered += 1;
+        failed.extend([read, got].into_iter().filter_map(Result::err));
+        // Everything else has to be done on the same cores.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    (answered, failed)
+}
+
 #[tokio::test]
 async fn every_acknowledged_write_is_in_the_target() {
     let stage = Stage::new("writers", OBJECTS).await;
@@ -101,7 +124,7 @@ pub(crate) fn spec(stage: &Stage, in_mode: &str) -> Value {
     spec
 }
 
-/// Several writers write as fast as they can while a migration runs.
+/// Several writers write as fast as they can while a migration runs, and readers of both sides read.
 pub(crate) async fn writes_are_in_the_target(stage: &Stage, run: impl Future<Output = Ended<Hold>>) {
     let alpha: Api<DynamicObject> =
         Api::namespaced_with(stage.client.clone(), &stage.name, &stage.old.resource("v1alpha1"));
@@ -111,8 +134,8 @@ pub(crate) async fn writes_are_in_the_target(stage: &Stage, run: impl Future<Out
         stop.store(true, Ordering::Relaxed);
         ended
     };
-    let api = stage.api(&stage.old);
-    let (ended, main, status, other, made) = tokio::join!(
+    let (api, new) = (stage.api(&stage.old), stage.api(&stage.new));
+    let (ended, main, status, other, made, old_reads, new_reads) = tokio::join!(
         migrated,
         write(&api, |number| json!({"spec": {"size": number}}), false, &stop),
         write(&api, |number| json!({"status": {"ready": number}}), true, &stop),
@@ -123,9 +146,14 @@ pub(crate) async fn writes_are_in_the_target(stage: &Stage, run: impl Future<Out
             &stop
         ),
         create_and_delete(stage, &stop),
+        read(&api, true, &stop),
+        read(&new, false, &stop),
     );
     assert_eq!(ended, Ended::Done);
     assert_eq!(stage.phase().await, DatastorePhase::Complete);
+    for (answered, failed) in [old_reads, new_reads] {
+        assert!(answered > 0 && failed.is_empty(), "{failed:?}");
+    }
     for (acknowledged, refused) in [&main, &status, &other] {
         assert_eq!(
             acknowledged.len(),

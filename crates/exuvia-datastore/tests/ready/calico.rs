@@ -199,7 +199,13 @@ async fn was_in_use(stage: &Stage, probes: Probes, freezes: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
-    let stage = Stage::new(Move::read("calico")).await;
+    let is_expected = async |stage: &Stage| stage.assert_expected(&DEFAULTS).await;
+    moves_and_rolls_out(Move::read("calico"), is_expected).await;
+}
+
+/// The whole life of the move. `is_expected` looks whether everything is there in the end.
+pub(crate) async fn moves_and_rolls_out(ready: Move, is_expected: impl AsyncFn(&Stage)) {
+    let stage = Stage::new(ready).await;
     let backend = api_server(&stage, "projectcalico.org").await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}});
     stage.create(&namespace).await;
@@ -238,7 +244,7 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     );
     rolls_out(&stage, &mut engine, [&node, &typha]).await;
     was_in_use(&stage, probes, 2).await;
-    stage.assert_expected(&DEFAULTS).await;
+    is_expected(&stage).await;
     follows(&stage, &owned).await;
 
     // The end: the old CRDs go, and nothing of the new side with them.
@@ -248,7 +254,7 @@ async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     assert_eq!(stage.end().await, Ended::Done);
     let left = (source_crds(&stage).await, stage.policies(&migration).await);
     assert_eq!(left, (0, 0));
-    stage.assert_expected(&DEFAULTS).await;
+    is_expected(&stage).await;
     follows(&stage, &owned).await;
     assert!(!backend.answers(&stage.client).await.unwrap());
 }

@@ -1,4 +1,4 @@
-//! Calico's move that does not come to its end: a conflict, and an abort at every step. With a few kinds, in groups of their own.
+//! Calico's move that does not come to its end: a conflict, and an abort at many steps. With a few kinds, in groups of their own.
 
 use exuvia_api::{DatastorePhase, RETRY_ANNOTATION};
 use exuvia_datastore::freeze;
@@ -12,13 +12,16 @@ use serde_json::{Value, json};
 
 use crate::calico::{api_server, can_write};
 use crate::fixtures::Move;
-use crate::stage::{Stage, control_plane, up_to};
+use crate::stage::{Stage, control_plane, text, up_to};
 
 const KINDS: [&str; 3] = ["Tier", "GlobalNetworkPolicy", "ClusterInformation"];
 
-/// Some kinds of Calico in groups of their own. Nothing rolls out here.
-fn some_of_calico(group: &str) -> Move {
-    let mut ready = Move::read_in("calico", "projectcalico.org", group).only(&KINDS);
+/// The group that the manifest moves to, and a part of the one that it moves from.
+pub(crate) const CALICO: &str = "projectcalico.org";
+
+/// All of Calico in groups of its own. Nothing rolls out here.
+pub(crate) fn calico_in(group: &str) -> Move {
+    let mut ready = Move::read_in("calico", CALICO, group);
     ready.migration.spec.cutover.wait_for.clear();
     ready.migration.metadata.name = Some(group.replace('.', "-"));
     ready
@@ -42,20 +45,27 @@ async fn is_as_before(stage: &Stage, group: &str, backend: &Aggregated) {
 }
 
 /// How many objects are stored in the target group, whatever hides them.
-async fn targets(group: &str) -> usize {
+async fn targets(stage: &Stage, group: &str) -> usize {
     let mut count = 0;
-    for plural in ["tiers", "globalnetworkpolicies", "clusterinformations"] {
+    let of_target = |crd: &&Value| crd["spec"]["group"] == group;
+    for crd in stage.ready.crds.iter().filter(of_target) {
+        let plural = text(&crd["spec"]["names"]["plural"]);
         let stored = control_plane().await.stored(group, plural);
         count += stored.all().await.unwrap().len();
     }
     count
 }
 
-/// Behind the API server nobody sees it before the switch.
 #[tokio::test]
 async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
     let group = "projectcalico.parked";
-    let stage = Stage::new(some_of_calico(group)).await;
+    finds_a_conflict(calico_in(group).only(&KINDS), group).await;
+}
+
+/// Behind the API server nobody sees it before the switch.
+pub(crate) async fn finds_a_conflict(ready: Move, group: &str) {
+    let objects = i64::try_from(ready.objects.len()).unwrap();
+    let stage = Stage::new(ready).await;
     let mut tier = object(&format!("{group}/v3"), "Tier", "security");
     tier["spec"] = json!({"order": 7, "defaultAction": "Pass"});
     stage.create(&tier).await;
@@ -73,7 +83,7 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
         ("security", "spec.order")
     );
     assert_eq!(stage.policies(&migration).await, 0);
-    assert_eq!(targets(group).await, 1, "only what was there before");
+    assert_eq!(targets(&stage, group).await, 1, "only what was there before");
     is_as_before(&stage, group, &backend).await;
 
     // The source is made equal, and somebody asks for another attempt.
@@ -85,7 +95,7 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
         .await;
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     let progress = stage.read().await.status.unwrap().progress.unwrap();
-    assert_eq!((progress.migrated, progress.skipped), (4, 1));
+    assert_eq!((progress.migrated, progress.skipped), (objects - 1, 1));
     let information = object(&format!("{group}/v3"), "ClusterInformation", "default");
     assert_eq!(stage.get(&information).await.data["spec"]["datastoreReady"], true);
 
@@ -106,15 +116,21 @@ async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
 #[tokio::test]
 async fn an_abort_at_any_step_leaves_calico_as_it_was() {
     let group = "projectcalico.aborted";
-    let stage = Stage::new(some_of_calico(group)).await;
-    let backend = api_server(&stage, group).await;
-    for step in [
+    let steps = [
         Step::Try,
         Step::SetFlags,
         Step::AwaitRoute,
         Step::Copy,
         Step::Commit,
-    ] {
+    ];
+    is_aborted_at(calico_in(group).only(&KINDS), group, &steps).await;
+}
+
+/// Begins again and again, and is aborted each time when one of these steps is next.
+pub(crate) async fn is_aborted_at(ready: Move, group: &str, steps: &[Step]) {
+    let stage = Stage::new(ready).await;
+    let backend = api_server(&stage, group).await;
+    for &step in steps {
         let migration = stage.start().await;
         let mut engine = stage.engine(&migration);
         up_to(&mut engine, step).await;
@@ -131,7 +147,7 @@ async fn an_abort_at_any_step_leaves_calico_as_it_was() {
         let left = (
             stage.policies(&migration).await,
             stage.clones(&migration).await,
-            targets(group).await,
+            targets(&stage, group).await,
         );
         assert_eq!(left, (0, 0, 0), "{step:?}");
         is_as_before(&stage, group, &backend).await;
