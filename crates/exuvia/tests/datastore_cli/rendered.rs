@@ -169,6 +169,15 @@ fn if_one_document_cannot_be_converted_no_file_is_written() {
             "apiVersion: old.dev/v1\nkind: Widget\nmetadata: {{ .Values.meta }}\n  name: x\n",
             "this is a template ({{ … }}) that seems to hold a moved kind: change it by hand",
         ),
+        // Valid YAML, which holds nothing of what it will hold.
+        (
+            "apiVersion: old.dev/v1\nkind: Widget\nmetadata: {name: x}\nspec:\n  width: {{ .Values.w }}\n",
+            "this is a template ({{ … }}) of a moved kind: change it by hand (line 5, column 11)",
+        ),
+        (
+            "apiVersion: old.dev/v1\nkind: Widget\nmetadata: {name: x}\nspec: {width: 1}\nspec: {}\n",
+            "the key \"spec\" stands twice (line 5, column 1; first in line 4): remove one of them",
+        ),
     ] {
         let directory = directory();
         write(directory.path(), "tree/zz.yaml", document);

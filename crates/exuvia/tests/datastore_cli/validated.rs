@@ -37,6 +37,26 @@ fn a_valid_manifest_is_valid_without_a_cluster() {
     assert_eq!(faults(VALID), (Some(0), Vec::new()));
 }
 
+/// The last one would win, and what the first one says would be lost without a word.
+#[test]
+fn a_key_that_stands_twice_is_a_fault() {
+    let twice = format!("{VALID}    convert: []\n");
+    let expected = "m.yaml:14:5: the key \"convert\" stands twice, first in line 10: remove one of them";
+    assert_eq!(faults(&twice), (Some(1), vec![expected.to_owned()]));
+}
+
+#[test]
+fn a_template_that_is_valid_yaml_is_a_fault() {
+    let template = VALID.replace(
+        "version: v1}\n    convert",
+        "version: {{ .Values.version }}}\n    convert",
+    );
+    let (code, faults) = faults(&template);
+    assert_eq!(code, Some(1), "{faults:?}");
+    let is_named = |fault: &String| fault.contains("this is a template ({{ … }}): give what it renders to");
+    assert!(faults.iter().any(is_named), "{faults:?}");
+}
+
 /// That there are none would hide why.
 #[test]
 fn a_file_that_is_not_yaml_is_a_fault_with_its_place_whatever_it_holds() {

@@ -36,6 +36,11 @@ async fn sources_with_and_without_targets_are_counted() {
     world
         .target("widget-0002", json!({"size": 7, "color": "green"}))
         .await;
+    // Before the commit a target that differs is a reason not to go on.
+    world.set_status(json!({"phase": "Migrating"})).await;
+    let output = world.exuvia(&["verify", "verified"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    world.set_status(json!({"phase": "Complete"})).await;
     let other = json!({"metadata": {"annotations": {SOURCE_HASH_ANNOTATION: "of something else"}}});
     let targets = world.new.api(&world.client, "v1");
     targets

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use exuvia_api::DatastoreMigration;
+use exuvia_api::{DatastoreMigration, DatastorePhase};
 use kube::ResourceExt;
 
 use super::args::{StartArgs, connection};
@@ -42,12 +42,15 @@ async fn create(cluster: &Cluster, migration: &DatastoreMigration) -> anyhow::Re
             let phase = migrations::get(cluster, &name)
                 .await
                 .map(|live| migrations::phase(&live));
+            // After the commit nothing is undone, and `abort` alone refuses.
+            let is_after = matches!(phase, Ok(DatastorePhase::Converged | DatastorePhase::Complete));
+            let cleanup = if is_after { " --cleanup" } else { "" };
             let phase = phase
                 .map(|phase| format!(", in phase {}", phase.as_str()))
                 .unwrap_or_default();
             bail!(
                 "there is a DatastoreMigration {name} already{phase}: give another name, or end it first with `exuvia \
-                 datastore abort {name}`"
+                 datastore abort {name}{cleanup}`"
             )
         }
         Err(error) if error.is_unserved() => bail!(migrations::NOT_INSTALLED),

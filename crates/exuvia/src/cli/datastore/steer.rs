@@ -206,7 +206,7 @@ pub(super) async fn thaw(args: &SteerArgs) -> anyhow::Result<ExitCode> {
     }
     if removed > 0 || left_copies.is_some() {
         say(&format!(
-            "the source of {name} is thawed: its objects can be written again\n"
+            "the source of {name} is thawed: within a few seconds its objects can be written again\n"
         ))?;
         if let Some(left) = left_copies.filter(|left| left.is_before_commit) {
             say(&format!(

@@ -127,6 +127,10 @@ pub(in crate::cli) fn line(migration: &DatastoreMigration) -> String {
     }
     if !status.message.is_empty() {
         line.push_str(&format!(": {}", status.message));
+    } else if migration.status.is_none() {
+        line.push_str(
+            ": no operator has looked at it yet; is one running, with datastore migration turned on?",
+        );
     }
     line
 }
