@@ -37,7 +37,7 @@ fn server() -> CustomResourceDefinition {
 
 fn with_old_version(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     if let Some(mut old) = crd.spec.versions.first().cloned() {
-        old.name = OLD_VERSION.to_owned();
+        OLD_VERSION.clone_into(&mut old.name);
         old.storage = false;
         crd.spec.versions.push(old);
     }

@@ -157,7 +157,7 @@ fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
             Err(error) if settings.backends.is_empty() => return Err(error),
             config => config.ok(),
         };
-        Ok(runner::run(settings, config, log_level, stop).await)
+        Ok(Box::pin(runner::run(settings, config, log_level, stop)).await)
     })
 }
 

@@ -232,5 +232,5 @@ fn service(accepted: &Accepted) -> Value {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::needless_pass_by_value)] // `server(json!(…))` reads better
 mod tests;

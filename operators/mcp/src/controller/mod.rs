@@ -149,7 +149,7 @@ impl ServerController {
         self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
             .await;
         let prepared = build::build(accepted, &self.settings.runner_image)?;
-        let applied = apply::apply(client, writer, prepared).await?;
+        let applied = Box::pin(apply::apply(client, writer, prepared)).await?;
         if !applied.removed.is_empty() {
             tracing::info!(
                 removed = applied.removed.join(","),
@@ -221,7 +221,7 @@ impl ServerController {
                     queue_servers(&child.namespace().unwrap_or_default(), &child.name_any());
                 }
                 Seen::Deleted(child) => {
-                    queue_servers(child.namespace.as_deref().unwrap_or_default(), &child.name)
+                    queue_servers(child.namespace.as_deref().unwrap_or_default(), &child.name);
                 }
                 Seen::Synced => synced(),
             })
@@ -347,7 +347,7 @@ impl Controller for ServerController {
             source: Box::new(source),
         })?;
         match server {
-            Some(server) => self.reconcile_server(server).await,
+            Some(server) => Box::pin(self.reconcile_server(server)).await,
             None => Ok(Next::Await),
         }
     }
