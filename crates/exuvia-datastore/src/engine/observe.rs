@@ -47,9 +47,11 @@ impl Engine {
         self.held_before_cutover = holds;
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
+        self.reach_targets(stage);
         self.look_at_follower(stage);
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
+        self.ask_backend(stage, locks.route);
         self.observed.wants.clones = !self.tried_at_clones().is_empty();
         self.observed.locks = locks;
         let unsettled = self
@@ -111,13 +113,13 @@ impl Engine {
         let spec = &self.migration.spec;
         let max_duration = parse_duration(&spec.freeze.max_duration).ok();
         Wants {
-            // The check refuses it together with an APIService.
-            sync: spec.mode == MigrationMode::SyncThenFreeze && spec.cutover.api_service.is_empty(),
+            sync: spec.mode == MigrationMode::SyncThenFreeze,
             suspend: spec.suspend,
             hold: spec.cutover.hold,
             max_duration: max_duration.filter(|duration| !duration.is_zero()),
             route: false,
             clones: false,
+            second: self.second_version().is_some(),
             cleanup: spec.cleanup.source,
         }
     }
