@@ -102,8 +102,7 @@ impl Mover {
             namespace: output.namespace.clone(),
             ..ObjectMeta::default()
         };
-        let api: Api<PartialObjectMeta<DynamicObject>> =
-            Api::all_with(self.client.clone(), &target.resource);
+        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &target.resource);
         let shown = self.writer.look(&api, &named).await?;
         let mut known = lock(&self.aliases.known);
         match shown.and_then(|shown| shown.uid) {

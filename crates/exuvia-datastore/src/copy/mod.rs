@@ -49,7 +49,6 @@ pub const FIELD_MANAGER: &str = "exuvia-datastore";
 /// How many objects are processed at once unless the spec says otherwise.
 const CONCURRENCY: usize = 10;
 
-
 /// Copies the objects of one migration.
 pub struct Mover {
     pub(crate) client: Client,
@@ -160,7 +159,10 @@ impl Mover {
     /// All uids under which references may name a source.
     fn uids_of(&self, source: &DynamicObject, output: &Output) -> Vec<String> {
         let own = source.metadata.uid.clone();
-        let alias = self.aliases.of(source, output).filter(|alias| own.as_ref() != Some(alias));
+        let alias = self
+            .aliases
+            .of(source, output)
+            .filter(|alias| own.as_ref() != Some(alias));
         own.into_iter().chain(alias).collect()
     }
 

@@ -273,7 +273,9 @@ impl Mover {
                 Ok(None) => return Ok(Ok(())), // somebody was faster: the next look says who
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
             },
-            Some(live) if self.is_up_to_date(source, live, output) && has_owners(live, references) => live.clone(),
+            Some(live) if self.is_up_to_date(source, live, output) && has_owners(live, references) => {
+                live.clone()
+            }
             Some(live) => match self.update(target, live, &wanted, (source, output)).await? {
                 Ok(updated) => updated,
                 Err(problem) => return Ok(Err(Settled::Held(problem))),

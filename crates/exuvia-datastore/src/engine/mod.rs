@@ -34,8 +34,8 @@ pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::{Findings, Follower};
 use crate::freeze::{SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
-use crate::route::Marked;
 use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step, Synced};
+use crate::route::Marked;
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {

@@ -4,8 +4,8 @@ use exuvia_api::{DatastoreMigrationSpec, datastore_condition as condition};
 use exuvia_write::conditions;
 
 use super::Engine;
-use crate::Error;
 use super::routing::read_aliases;
+use crate::Error;
 use crate::copy::{Follower, Kept};
 use crate::protocol::{Copied, Route, Stage, Synced, Verified};
 

@@ -1,8 +1,8 @@
 //! What can be said of a spec without reading its expressions and without a cluster.
 
 use exuvia_api::{
-    DatastoreMigrationSpec, Flag, KeyPrefix, LabelSelector, Mapping, MappingMetadata,
-    RewriteRule, WaitFor, parse_duration,
+    DatastoreMigrationSpec, Flag, KeyPrefix, LabelSelector, Mapping, MappingMetadata, RewriteRule, WaitFor,
+    parse_duration,
 };
 
 use super::error::InvalidSpec;

@@ -1,57 +1,18 @@
 //! The rules of the protocol, stage by stage, from top to bottom.
 
+mod parts;
+
 use exuvia_api::{CleanupSource, DatastorePhase};
 
-use super::{
-    Checked, Clones, Copied, Deletion, Denies, Drained, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
-    NextStep, Observed, Policy, Route, Rule, Second, Stage, Step, Synced, Tried, Undo, Verified, Waits,
+pub use self::parts::cleanup;
+use self::parts::{
+    after, copied, hold_when, idle, is_converged, is_counting, is_deleted, moving, settle_when, settled,
+    undoing, verified, when,
 };
-
-const fn idle(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Idle,
-        name,
-        insists,
-    }
-}
-
-const fn moving(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Moving,
-        name,
-        insists,
-    }
-}
-
-const fn undoing(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Undoing,
-        name,
-        insists,
-    }
-}
-
-const fn after(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::After,
-        name,
-        insists,
-    }
-}
-
-fn when(condition: bool, step: Step) -> Option<Next> {
-    condition.then_some(NextStep::Do(step))
-}
-
-fn hold_when(condition: bool, hold: Hold) -> Option<Next> {
-    condition.then_some(NextStep::Hold(hold))
-}
-
-/// D13: a write of ours that nobody waits for any more may still take effect. What is looked at before that time has passed
-/// is not yet how it stays.
-fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
-    o.seen.unsettled.filter(|_| condition).map(NextStep::Wait)
-}
+use super::{
+    Checked, Clones, Denies, Drained, Guard, Hold, MAX_ROUTE_RETURNS, NextStep, Policy, Route, Rule, Second,
+    Step, Synced, Tried, Undo, Waits,
+};
 
 /// The protocol.
 pub const RULES: [Rule; 67] = [
@@ -230,12 +191,15 @@ pub const RULES: [Rule; 67] = [
         },
     ),
     // B13: readers who come after the switch find everything. Through the second version nothing else is needed for it.
-    moving("with a second version everything is copied before the switch", |o| {
-        if !o.wants.second || !o.wants.route {
-            return None;
-        }
-        copied(o).or_else(|| settled(o)).or_else(|| verified(o))
-    }),
+    moving(
+        "with a second version everything is copied before the switch",
+        |o| {
+            if !o.wants.second || !o.wants.route {
+                return None;
+            }
+            copied(o).or_else(|| settled(o)).or_else(|| verified(o))
+        },
+    ),
     // D23: a collector that lists again after the switch deletes dependents that name a former uid.
     moving("dependents are shielded before the switch", |o| {
         let shielded = o.locks.shield && o.seen.shielded;
@@ -279,13 +243,16 @@ pub const RULES: [Rule; 67] = [
         settle_when(true, o)
     }),
     // Readers of the target group would see objects vanish that exist.
-    undoing("with a second version the old backend answers before copies are deleted", |o| {
-        if !o.wants.second || !o.wants.route || !o.record.route_saved {
-            return None;
-        }
-        when(o.locks.route == Route::Crds, Step::UndoRoute)
-            .or_else(|| when(!o.seen.backend_everywhere, Step::AwaitBackend))
-    }),
+    undoing(
+        "with a second version the old backend answers before copies are deleted",
+        |o| {
+            if !o.wants.second || !o.wants.route || !o.record.route_saved {
+                return None;
+            }
+            when(o.locks.route == Route::Crds, Step::UndoRoute)
+                .or_else(|| when(!o.seen.backend_everywhere, Step::AwaitBackend))
+        },
+    ),
     // Behind the APIService the old backend would answer that there are none.
     undoing("targets can be reached to be deleted", |o| {
         if o.wants.second {
@@ -411,52 +378,3 @@ pub const RULES: [Rule; 67] = [
         when(is_deleted(o) && o.record.has_finalizer, Step::RemoveFinalizer)
     }),
 ];
-
-fn copied(o: &Observed) -> Option<Next> {
-    match o.seen.copied {
-        Copied::No if is_followed(o) => None, // what is left is copied and read at once, below
-        Copied::No => Some(NextStep::Do(Step::Copy)),
-        Copied::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
-        Copied::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
-        Copied::Yes => None,
-    }
-}
-
-fn settled(o: &Observed) -> Option<Next> {
-    settle_when(o.seen.verified != Verified::Yes, o)
-}
-
-fn verified(o: &Observed) -> Option<Next> {
-    match o.seen.verified {
-        Verified::No if is_followed(o) => Some(NextStep::Do(Step::CatchUp)),
-        Verified::No => Some(NextStep::Do(Step::Verify)),
-        Verified::SourceMoved if o.seen.copies < MAX_COPIES => Some(NextStep::Do(Step::Copy)),
-        Verified::SourceMoved | Verified::Failed => Some(NextStep::Do(Step::Undo(Undo::VerifyFailed))),
-        Verified::Yes => None,
-    }
-}
-
-/// Whether every change since the last full look is known. After a crash it is not, and everything is read again.
-fn is_followed(observed: &Observed) -> bool {
-    observed.wants.sync && observed.seen.synced == Synced::Yes
-}
-
-fn is_deleted(observed: &Observed) -> bool {
-    observed.record.deletion != Deletion::No
-}
-
-fn is_counting(observed: &Observed) -> bool {
-    matches!(observed.locks.guard, Guard::Young(_) | Guard::Ready)
-}
-
-fn is_converged(observed: &Observed) -> bool {
-    observed.record.phase == DatastorePhase::Converged
-}
-
-/// What becomes of the source in the end. A migration that goes along with its CRD was not asked to clean up.
-pub fn cleanup(observed: &Observed) -> CleanupSource {
-    match observed.record.deletion {
-        Deletion::WithItsCrd => CleanupSource::KeepFrozen,
-        Deletion::No | Deletion::Asked => observed.wants.cleanup,
-    }
-}

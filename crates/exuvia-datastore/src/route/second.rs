@@ -99,10 +99,7 @@ impl SecondVersion {
     /// Which of these targets cannot get a second version, and why. Nothing is stored.
     pub async fn obstacles(&self, targets: &[ApiResource]) -> Result<Vec<(String, Redacted)>, Error> {
         let mut found = Vec::new();
-        for target in targets
-            .iter()
-            .filter(|target| self.resource(target).is_some())
-        {
+        for target in targets.iter().filter(|target| self.resource(target).is_some()) {
             let name = crd_name(target);
             let Some(crd) = self.read(&name).await? else {
                 continue; // said by those who look for kinds
@@ -124,7 +121,11 @@ impl SecondVersion {
     /// What the server, or a policy or webhook of somebody, has against the second version.
     async fn refusal(&self, crd: &DynamicObject) -> Result<Option<Redacted>, Error> {
         let add = |crd: &mut DynamicObject| definition::add(crd, &self.version, &self.migration_uid);
-        let tried = self.writer.dry_run().patch_with_retry(&self.crds(), crd, add).await;
+        let tried = self
+            .writer
+            .dry_run()
+            .patch_with_retry(&self.crds(), crd, add)
+            .await;
         match tried {
             Ok(_) => Ok(None),
             // Rights are looked at by those who can name them.
@@ -201,11 +202,10 @@ impl SecondVersion {
                 marked.clear();
             }
             for item in &page.items {
-                let crd: PartialObjectMeta<DynamicObject> =
-                    item.read().map_err(|error| Error::Read {
-                        what: item.identity().name,
-                        source: Box::new(kube::Error::SerdeError(error)),
-                    })?;
+                let crd: PartialObjectMeta<DynamicObject> = item.read().map_err(|error| Error::Read {
+                    what: item.identity().name,
+                    source: Box::new(kube::Error::SerdeError(error)),
+                })?;
                 marked.push(Marked {
                     name: crd.name_any(),
                     uid: crd.uid().unwrap_or_default(),
@@ -230,7 +230,8 @@ impl SecondVersion {
                 self.move_entries(&kind, control).await?;
             }
             let api = self.crds();
-            let remove = |crd: &mut DynamicObject| definition::remove(crd, &self.version, &self.migration_uid);
+            let remove =
+                |crd: &mut DynamicObject| definition::remove(crd, &self.version, &self.migration_uid);
             match self.writer.patch_with_retry(&api, &crd, remove).await {
                 Ok(_) => {}
                 Err(error) if error.class() == ErrorClass::Gone => {}
@@ -246,7 +247,8 @@ impl SecondVersion {
             let crd = self.read(&crd_name(target)).await?;
             // Through the second version if there is one: whoever answers for the other, these are the objects of the CRD.
             let second = crd.and_then(|crd| definition::served_as(&crd, &self.version));
-            self.move_entries(second.as_ref().unwrap_or(target), control).await?;
+            self.move_entries(second.as_ref().unwrap_or(target), control)
+                .await?;
         }
         Ok(())
     }

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exuvia_api::{
-    DatastorePhase, SECOND_VERSION_LABEL, SOURCE_UIDS_ANNOTATION, datastore_reason as reason,
-};
+use exuvia_api::{DatastorePhase, SECOND_VERSION_LABEL, SOURCE_UIDS_ANNOTATION, datastore_reason as reason};
 use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::Ended;
 use exuvia_testenv::aggregated::{Aggregated, alias_uid};
 use exuvia_testenv::until;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -35,7 +33,11 @@ fn spec(stage: &Stage) -> Value {
 async fn crd(stage: &Stage) -> Value {
     let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
     let crd = crds.get(&stage.new.crd_name()).await.unwrap();
-    json!([crd.spec.versions, crd.metadata.labels, crd.status.unwrap().stored_versions])
+    json!([
+        crd.spec.versions,
+        crd.metadata.labels,
+        crd.status.unwrap().stored_versions
+    ])
 }
 
 /// The targets in the CRD, whoever answers for the group: the versions at which they are stored.
@@ -63,21 +65,35 @@ async fn in_step(stage: &Stage, spec: Value) -> Engine {
     engine
 }
 
+/// An answer. A server that sets up the storage of a CRD asks to come back (429, PITFALLS D2), which clients do by themselves.
+async fn answered<T>(mut ask: impl AsyncFnMut() -> Result<T, kube::Error>) -> T {
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(kube::Error::Api(status)) if status.code == 429 => tokio::task::yield_now().await,
+            Err(error) => panic!("not answered: {error}"),
+        }
+    }
+}
+
 /// Reads all the time, one by one and all at once; every object is there each time.
 async fn read(stage: &Stage, stop: &AtomicBool) -> usize {
     let (api, mut reads) = (stage.api(&stage.new), 0);
     while !stop.load(Ordering::Relaxed) {
         for object in 0..OBJECTS {
             let name = format!("w{object}");
-            let read = api.get(&name).await;
-            assert!(read.is_ok(), "{name}: {read:?}");
+            answered(async || api.get(&name).await).await;
             reads += 1;
         }
-        let all = api.list(&Default::default()).await.unwrap().items;
+        let all = answered(async || api.list(&ListParams::default()).await)
+            .await
+            .items;
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
         let lacks = |object: &usize| !names.contains(&format!("w{object}"));
         let missing: Vec<usize> = (0..OBJECTS).filter(lacks).collect();
         assert!(missing.is_empty(), "{missing:?} are not in the list of {names:?}");
+        // Everything else has to be done on the same cores.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     reads
 }
@@ -99,6 +115,15 @@ async fn readers_find_everything_and_writers_lose_nothing_over_the_switch() {
     assert!(reads > OBJECTS, "{reads} reads");
     assert!(!backend.answers(&stage.client).await.unwrap());
     assert_eq!(crd(&stage).await, before, "nothing of ours is left");
+    until("nobody serves the second version any more", async || {
+        let groups = stage.client.list_api_groups().await.unwrap().groups;
+        let group = groups
+            .into_iter()
+            .find(|group| group.name == stage.new.group())
+            .unwrap();
+        group.versions.iter().all(|version| version.version != SECOND)
+    })
+    .await;
     let versions = stored(&stage).await;
     assert_eq!(versions.keys().collect::<Vec<_>>(), ["v1"]);
     for target in stage.all(&stage.new).await {
@@ -133,14 +158,24 @@ async fn copies_are_stored_at_their_version_and_name_owners_at_it() {
     let mut leaf = stage.old.widget("v1", "leaf");
     leaf.metadata.namespace = Some(stage.name.clone());
     leaf.metadata.owner_references = Some(vec![owned_by(&root)]);
-    let leaf = stage.api(&stage.old).create(&PostParams::default(), &leaf).await.unwrap();
+    let leaf = stage
+        .api(&stage.old)
+        .create(&PostParams::default(), &leaf)
+        .await
+        .unwrap();
     let mut engine = in_step(&stage, spec(&stage)).await;
-    assert!(backend.answers(&stage.client).await.unwrap(), "nothing is switched");
+    assert!(
+        backend.answers(&stage.client).await.unwrap(),
+        "nothing is switched"
+    );
     let uid = engine.migration().uid().unwrap();
     assert_eq!(stage.policies(&uid).await, 0, "and nothing is locked");
     assert_eq!(stored(&stage).await, BTreeMap::from([("v1".to_owned(), 2)]));
     let added = crd(&stage).await;
-    assert_eq!(added[0].as_array().unwrap().len(), before[0].as_array().unwrap().len() + 1);
+    assert_eq!(
+        added[0].as_array().unwrap().len(),
+        before[0].as_array().unwrap().len() + 1
+    );
     assert_eq!(added[1][SECOND_VERSION_LABEL], json!(uid));
     assert_eq!(added[2], json!(["v1"]));
     // What comes late is known by both uids, too.
@@ -152,12 +187,18 @@ async fn copies_are_stored_at_their_version_and_name_owners_at_it() {
         owner
     };
     let copy = behind(&stage).get("leaf").await.unwrap();
-    assert_eq!(copy.metadata.owner_references, Some(vec![owner_of(&behind(&stage)).await]));
+    assert_eq!(
+        copy.metadata.owner_references,
+        Some(vec![owner_of(&behind(&stage)).await])
+    );
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     assert_eq!(crd(&stage).await, before);
     let target = stage.api(&stage.new).get("leaf").await.unwrap();
     assert_eq!(target.uid(), copy.uid(), "it was copied once");
-    assert_eq!(target.owner_references(), [owner_of(&stage.api(&stage.new)).await]);
+    assert_eq!(
+        target.owner_references(),
+        [owner_of(&stage.api(&stage.new)).await]
+    );
     for source in [leaf, late] {
         let target = stage.api(&stage.new).get(&source.name_any()).await.unwrap();
         let uid = source.uid().unwrap();
@@ -213,7 +254,11 @@ async fn a_process_that_ends_before_the_switch_loses_nothing_and_after_it_everyt
         let mut engine = stage.engine(&migration);
         up_to(&mut engine, step).await;
         drop(engine);
-        assert_eq!(stage.drive(&mut stage.engine(&migration)).await, Ended::Done, "{step:?}");
+        assert_eq!(
+            stage.drive(&mut stage.engine(&migration)).await,
+            Ended::Done,
+            "{step:?}"
+        );
         assert_eq!(stage.phase().await, DatastorePhase::Complete, "{step:?}");
         assert_eq!(crd(&stage).await, before, "{step:?}");
         for source in stage.all(&stage.old).await {
@@ -244,7 +289,11 @@ async fn a_crd_whose_second_version_is_taken_away_is_named_and_nothing_is_locked
     assert_eq!(blocker.reason, reason::SECOND_VERSION);
     assert_eq!(blocker.kind, stage.new.crd_name());
     assert!(blocker.message.contains(SECOND), "{}", blocker.message);
-    assert_eq!(stored(&stage).await, BTreeMap::new(), "the copies were reached once more");
+    assert_eq!(
+        stored(&stage).await,
+        BTreeMap::new(),
+        "the copies were reached once more"
+    );
     assert_eq!(crd(&stage).await, before);
     assert!(backend.answers(&stage.client).await.unwrap());
     let uid = engine.migration().uid().unwrap();
@@ -262,14 +311,21 @@ async fn a_copy_that_somebody_edited_stays_and_can_still_be_applied() {
     let mut engine = in_step(&stage, spec(&stage)).await;
     let theirs = json!({"spec": {"color": "theirs"}});
     let edit = PatchParams::default();
-    behind(&stage).patch("w1", &edit, &Patch::Merge(&theirs)).await.unwrap();
+    behind(&stage)
+        .patch("w1", &edit, &Patch::Merge(&theirs))
+        .await
+        .unwrap();
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Conflicts));
     assert_eq!(crd(&stage).await, before);
     assert!(backend.answers(&stage.client).await.unwrap());
     assert_eq!(stored(&stage).await, BTreeMap::from([("v1".to_owned(), 1)]));
     leave(&stage).await;
     let left = until("the CRD answers", async || {
-        let left = stage.api(&stage.new).get("w1").await.map_err(|error| error.to_string())?;
+        let left = stage
+            .api(&stage.new)
+            .get("w1")
+            .await
+            .map_err(|error| error.to_string())?;
         Ok::<_, String>(left).and_then(|left| match left.data["spec"]["color"] == "theirs" {
             true => Ok(left),
             false => Err("the other server answers".to_owned()),
@@ -282,7 +338,38 @@ async fn a_copy_that_somebody_edited_stays_and_can_still_be_applied() {
         "metadata": {"name": "w1"}, "spec": {"color": "applied"},
     });
     let apply = PatchParams::apply("somebody").force();
-    stage.api(&stage.new).patch("w1", &apply, &Patch::Apply(&applied)).await.unwrap();
+    stage
+        .api(&stage.new)
+        .patch("w1", &apply, &Patch::Apply(&applied))
+        .await
+        .unwrap();
+}
+
+/// Only this combination needs to change CRDs.
+#[tokio::test]
+async fn the_right_to_change_crds_is_asked_for_where_it_is_needed() {
+    let stage = Stage::new("second-rights", 0).await;
+    let both = spec(&stage);
+    let mut frozen = both.clone();
+    frozen["mode"] = json!("FreezeAndCopy");
+    let mut unrouted = both.clone();
+    unrouted["cutover"] = json!({});
+    for (spec, expected) in [(both, 1), (frozen, 0), (unrouted, 0)] {
+        let migration = serde_json::from_value(json!({
+            "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration", "metadata": {}, "spec": spec,
+        }));
+        let migration: exuvia_api::DatastoreMigration = migration.unwrap();
+        let (kinds, _) = exuvia_datastore::Kinds::read(&stage.client, &migration.spec)
+            .await
+            .unwrap();
+        let rules = exuvia_datastore::rights::of_migration(&migration, &kinds);
+        let patches = rules.iter().map(|rule| &rule.rule).filter(|rule| {
+            let crds = ["customresourcedefinitions".to_owned()];
+            rule.resources.as_deref() == Some(&crds[..]) && rule.verbs.contains(&"patch".to_owned())
+        });
+        let names: Vec<_> = patches.map(|rule| rule.resource_names.clone().unwrap()).collect();
+        assert_eq!(names, vec![vec![stage.new.crd_name()]; expected]);
+    }
 }
 
 async fn is_blocked(stage: &Stage, expected: &str) {
@@ -306,7 +393,11 @@ async fn a_crd_that_cannot_get_a_second_version_is_named_before_anything_is_lock
     let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"},
     }}}});
-    converted.new.merge_crd(&converted.client, conversion).await.unwrap();
+    converted
+        .new
+        .merge_crd(&converted.client, conversion)
+        .await
+        .unwrap();
     is_blocked(&converted, "conversion webhook").await;
 
     let (taken, _backend) = stage("second-taken", 1).await;
@@ -327,7 +418,11 @@ async fn an_owned_copy_of_a_kind_that_the_other_server_does_not_show_is_named() 
     let mut leaf = stage.old.widget("v1", "leaf");
     leaf.metadata.namespace = Some(stage.name.clone());
     leaf.metadata.owner_references = Some(vec![owned_by(&root)]);
-    stage.api(&stage.old).create(&PostParams::default(), &leaf).await.unwrap();
+    stage
+        .api(&stage.old)
+        .create(&PostParams::default(), &leaf)
+        .await
+        .unwrap();
     let (new, old) = (stage.new.group().to_owned(), stage.old.group().to_owned());
     let backend = Aggregated::start(control_plane().await, (&new, "v1"), (&old, "v1"), &[])
         .await

@@ -128,7 +128,8 @@ fn people(state: &State, after: &mut Vec<State>) {
     let frozen = world.source_policy == Form::Frozen && world.target_policy;
     let is_free = world.source_policy == Form::Absent && !world.target_policy;
     let copies = world.second != Second::Absent && world.route == Route::Backend && world.crd_servers == 0;
-    if world.setting.forgets && (frozen && !world.has_second() || is_free && copies) && !world.is_committed() {
+    if world.setting.forgets && (frozen && !world.has_second() || is_free && copies) && !world.is_committed()
+    {
         write(|world| {
             world.record = Record {
                 has_finalizer: world.record.has_finalizer,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Deletion, Denies, Drained, Observed, Second, Seen, Stage, Step, Synced, Tried, Undo, Verified, Waits,
+    Checked, Deletion, Denies, Drained, Observed, Second, Seen, Stage, Step, Synced, Tried, Undo, Verified,
+    Waits,
 };
 
 use crate::synced::Follow;

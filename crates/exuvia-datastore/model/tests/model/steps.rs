@@ -6,8 +6,8 @@
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Second, Stage, Step, Synced, Tried, Verified,
-    Waits,
+    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Second, Stage, Step, Synced, Tried,
+    Verified, Waits,
 };
 
 use crate::Mistake;
