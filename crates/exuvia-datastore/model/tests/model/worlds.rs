@@ -110,7 +110,7 @@ pub(crate) fn worlds() -> Vec<World> {
     vec![
         World::fresh(unguarded_route, 2),
         World::fresh(route, 2),
-        no_backend,
+        no_backend.clone(),
         World::converged(plain, 3),
         World::converged(thaws, 3),
         World::fresh(flags_alone, 2),
@@ -129,7 +129,7 @@ pub(crate) fn worlds() -> Vec<World> {
             setting: synced_unguarded_route,
             ..World {
                 events_left: 1,
-                ..no_backend.clone()
+                ..no_backend
             }
         },
         World::fresh(synced_and_counted, 2),
