@@ -229,8 +229,11 @@ pub const RULES: [Rule; 67] = [
         when(!o.record.routed, Step::RecordRouted)
     }),
     moving("every object is copied", copied),
-    // A create of a former process would bring a target back whose source is gone.
-    moving("no target appears after everything was read", settled),
+    // A create of a former process would bring a target back whose source is gone. With a second version everything was read
+    // before the shield and the switch: what became of these is waited for, too.
+    moving("no target appears after everything was read", |o| {
+        settled(o).or_else(|| settle_when(o.wants.second, o))
+    }),
     moving("every source and every target was read again", verified),
     moving("the spec does not ask to wait", |o| {
         hold_when(o.wants.hold, Hold::BeforeCutover)

@@ -220,7 +220,7 @@ async fn an_abort_at_any_step_leaves_the_crds_and_the_route_as_they_were() {
         ("second-abort-f", Step::AwaitRoute),
         ("second-abort-g", Step::Commit),
     ];
-    for (name, step) in steps {
+    let aborts = steps.map(async |(name, step)| {
         let (stage, backend) = stage(name, 2).await;
         let before = crd(&stage).await;
         let migration = stage.migration(spec(&stage)).await;
@@ -235,19 +235,21 @@ async fn an_abort_at_any_step_leaves_the_crds_and_the_route_as_they_were() {
         assert_eq!(stage.policies(&migration.uid().unwrap()).await, 0, "{step:?}");
         stage.thawed().await;
         leave(&stage).await;
-    }
+    });
+    futures::future::join_all(aborts).await;
 }
 
 /// It is on the way between two looks that most is known in memory alone.
 #[tokio::test]
 async fn a_process_that_ends_before_the_switch_loses_nothing_and_after_it_everything_is_undone() {
-    for (name, step) in [
+    let steps = [
         ("second-crash-a", Step::Sync),
         ("second-crash-b", Step::CatchUp),
         ("second-crash-c", Step::RemoveRoute),
         ("second-crash-d", Step::Commit),
         ("second-crash-e", Step::RetireVersion),
-    ] {
+    ];
+    let crashes = steps.map(async |(name, step)| {
         let (stage, _backend) = stage(name, 3).await;
         let before = crd(&stage).await;
         let migration = stage.migration(spec(&stage)).await;
@@ -269,7 +271,8 @@ async fn a_process_that_ends_before_the_switch_loses_nothing_and_after_it_everyt
             assert_eq!(target.annotations()[SOURCE_UIDS_ANNOTATION], uids, "{step:?}");
             assert!(!named_versions(&target).contains(&SECOND.to_owned()), "{step:?}");
         }
-    }
+    });
+    futures::future::join_all(crashes).await;
 }
 
 /// Such as a tool that keeps CRDs as they are in a repository.
