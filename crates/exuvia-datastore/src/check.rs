@@ -93,7 +93,7 @@ pub(crate) async fn check(
     {
         let targets = work.mover.kinds.targets().into_iter();
         let targets: Vec<_> = targets.map(|kind| kind.resource.clone()).collect();
-        let obstacles = second.obstacles(&targets).await?.into_iter();
+        let obstacles = Box::pin(second.obstacles(&targets)).await?.into_iter();
         blockers.extend(obstacles.map(|(crd, why)| Blocker {
             kind: crd,
             ..blocker(reason::SECOND_VERSION, why.as_str())

@@ -173,7 +173,7 @@ impl Mover {
         if let Some(problem) = self.collected_early(target, &references) {
             return Ok(Err(Settled::Held(problem)));
         }
-        self.learn_alias(target, source, output).await?;
+        Box::pin(self.learn_alias(target, source, output)).await?;
         // Another look after each write: what is there then is what counts.
         for look in 0..MAX_LOOKS {
             let live = match self.place(target, output).await? {

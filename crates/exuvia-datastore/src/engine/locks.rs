@@ -19,7 +19,7 @@ impl Engine {
         if stage == Stage::Idle {
             return Ok(Locks {
                 clones: self.clone_state().await?,
-                second: self.second_without_record().await?,
+                second: Box::pin(self.second_without_record()).await?,
                 policy: self.locks_without_record().await?,
                 route: self.route().await?,
                 ..Locks::default()
@@ -43,7 +43,7 @@ impl Engine {
             guard: self.guard(stage).await?,
             route: self.route().await?,
             clones: CloneState::Absent,
-            second: self.second().await?,
+            second: Box::pin(self.second()).await?,
             source: self.has_source().await?,
         })
     }

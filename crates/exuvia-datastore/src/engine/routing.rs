@@ -18,7 +18,7 @@ impl Engine {
         // What is followed is asked for one by one, up to the switch: a look at all objects would be one under the freeze.
         let is_followed = self.observed.wants.second && self.seen.synced == Synced::Yes;
         if !is_followed {
-            read_aliases(work).await?;
+            Box::pin(read_aliases(work)).await?;
         }
         let saved = route.save().await?;
         self.record(|status, _| status.saved.api_service = saved.clone())

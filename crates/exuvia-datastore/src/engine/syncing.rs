@@ -45,7 +45,7 @@ impl Engine {
         // While it is worked with it is not kept: if this is dropped in between, nothing is known.
         let mut follower = match self.follower.take() {
             Some((_, follower)) => follower,
-            None => self.begin_to_follow().await?,
+            None => Box::pin(self.begin_to_follow()).await?,
         };
         let kept = self.work()?.mover.keep_in_step(&mut follower).await;
         self.message = follower.waits_for();
