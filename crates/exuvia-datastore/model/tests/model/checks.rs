@@ -164,6 +164,11 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
         part == Stage::Moving && frozen_too_long && !gives_up,
         "the freeze lasts longer than it may",
     )?;
+    let is_kept_away = part == Stage::Moving && observed.wants.second && observed.seen.second_refused;
+    never(
+        is_kept_away && matches!(next, NextStep::Do(_)) && !gives_up,
+        "it argues with somebody about the versions of a CRD",
+    )?;
     never(
         world.forgotten && !matches!(next, NextStep::Do(Step::Undo(_)) | NextStep::Wait(_)),
         "it goes on although something is locked that is not on record",
