@@ -97,7 +97,7 @@ impl Engine {
         })
     }
 
-    /// Where the record says that there is none: somebody may have removed the status.
+    /// Where nothing is on record: somebody may have removed the status.
     pub(super) async fn second_without_record(&mut self) -> Result<Second, Error> {
         if !self.observed.record.has_finalizer {
             return Ok(Second::Absent);

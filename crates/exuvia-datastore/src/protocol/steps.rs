@@ -25,7 +25,7 @@ pub enum Step {
     Guard,
     /// Copy and verify everything while writers go on, and follow what changes.
     Sync,
-    /// Give the target CRDs a second version, through which targets are reached whoever answers for the other one.
+    /// Give the target CRDs a second version, through which targets are reached even if another server answers for their own.
     AddVersion,
     /// Put on record that the freeze begins.
     MarkFreeze,

@@ -245,7 +245,7 @@ impl SecondVersion {
     pub async fn move_all_entries(&self, targets: &[ApiResource], control: &Control) -> Result<(), Error> {
         for target in targets.iter().filter(|target| self.resource(target).is_some()) {
             let crd = self.read(&crd_name(target)).await?;
-            // Through the second version if there is one: whoever answers for the other, these are the objects of the CRD.
+            // Through the second version if it is served: behind it are the objects of the CRD in any case.
             let second = crd.and_then(|crd| definition::served_as(&crd, &self.version));
             self.move_entries(second.as_ref().unwrap_or(target), control)
                 .await?;

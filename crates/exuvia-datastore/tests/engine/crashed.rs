@@ -189,7 +189,7 @@ impl Slot {
         json!({"objects": all, "policies": self.policies().await, "migration": migration, "behind": behind})
     }
 
-    /// The target CRD, and how many objects of it are stored, whoever answers for them.
+    /// The target CRD, and how many objects of it are stored, also while another server answers for them.
     async fn behind(&self) -> Value {
         let stage = &self.stage;
         let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());

@@ -40,7 +40,7 @@ async fn crd(stage: &Stage) -> Value {
     ])
 }
 
-/// The targets in the CRD, whoever answers for the group: the versions at which they are stored.
+/// The targets in the CRD, also while another server answers for the group: the versions at which they are stored.
 async fn stored(stage: &Stage) -> BTreeMap<String, usize> {
     stage.new.stored_at(control_plane().await).await.unwrap()
 }
@@ -301,7 +301,7 @@ async fn a_crd_whose_second_version_is_taken_away_is_named_and_nothing_is_locked
     assert!(backend.answers(&stage.client).await.unwrap());
     let uid = engine.migration().uid().unwrap();
     assert_eq!(stage.policies(&uid).await, 0);
-    // Whoever it was does not do it again.
+    // Nobody does it again.
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     assert_eq!(crd(&stage).await, before);
 }

@@ -293,7 +293,7 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         Step::RecordRouted => {
             record(world, &mut |record| record.routed = true);
         }
-        // There is no way to the targets.
+        // The targets cannot be reached.
         Step::Sync | Step::CatchUp | Step::Copy | Step::Verify | Step::UndoTargets
             if world.has_second() && world.second == Second::Absent => {}
         Step::Copy => return copy(state, next, doing, mistake),

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::route::resource;
 
-/// After the name of the version that it stands beside. Such a version is not preferred to any that people use.
+/// After the name of the version that it is a copy of. Such a version is not preferred to any that people use.
 const SUFFIX: &str = "exuvia";
 /// etcd refuses more than 1.5 MiB, and a dry run does not notice (PITFALLS D29). The server adds metadata of its own.
 const MAX_BYTES: usize = 1_400_000;
 
-/// What the second version beside this one is called.
+/// What the second version is called that is a copy of this one.
 pub(super) fn name(version: &str) -> String {
     format!("{version}{SUFFIX}")
 }
