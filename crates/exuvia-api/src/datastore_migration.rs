@@ -27,6 +27,8 @@ pub const SOURCE_RV_ANNOTATION: &str = "exuvia.dev/source-rv";
 pub const SOURCE_HASH_ANNOTATION: &str = "exuvia.dev/source-hash";
 /// The label on everything that a `DatastoreMigration` makes beside its targets: its uid.
 pub const DATASTORE_LABEL: &str = "exuvia.dev/datastore-migration-uid";
+/// On a target CRD: it has a second served version, which the `DatastoreMigration` of this uid added and will remove.
+pub const SECOND_VERSION_LABEL: &str = "exuvia.dev/second-version";
 /// On a policy that outlives its `DatastoreMigration`: the name of that migration.
 pub const RETIRED_ANNOTATION: &str = "exuvia.dev/retired";
 /// On a policy or an object that outlives its migration: flags that stay frozen, and what they were.
@@ -84,8 +86,8 @@ pub const RETRY_ANNOTATION: &str = "exuvia.dev/retry";
 #[serde(rename_all = "camelCase")]
 pub struct DatastoreMigrationSpec {
     /// How writers are treated while objects are copied. FreezeAndCopy refuses writes to the source from before the copy until
-    /// the move is complete. SyncThenFreeze copies while writers go on, and refuses writes only for what is left then; not with
-    /// cutover.apiService.
+    /// the move is complete. SyncThenFreeze copies while writers go on, and refuses writes only for what is left then. With
+    /// cutover.apiService it copies through a second served version of the target CRDs, which it adds and removes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: MigrationMode,
     /// Begin no further step. A freeze in force stays, and maxDuration runs on.

@@ -11,7 +11,7 @@ use kube::api::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
-use crate::engine::{Work, is_gone};
+use crate::engine::{Work, is_gone, second_version};
 use crate::freeze::read_flag;
 use crate::kinds::Kinds;
 use crate::waits::find;
@@ -88,6 +88,17 @@ pub(crate) async fn check(
         }
     }
     // Rights first: without them nothing can be compared.
+    if blockers.is_empty()
+        && let Some(second) = second_version(client, writer, servers, migration)
+    {
+        let targets = work.mover.kinds.targets().into_iter();
+        let targets: Vec<_> = targets.map(|kind| kind.resource.clone()).collect();
+        let obstacles = Box::pin(second.obstacles(&targets)).await?.into_iter();
+        blockers.extend(obstacles.map(|(crd, why)| Blocker {
+            kind: crd,
+            ..blocker(reason::SECOND_VERSION, why.as_str())
+        }));
+    }
     if blockers.is_empty() {
         blockers.extend(versions::hidden_content(client, &work.mover).await?);
     }

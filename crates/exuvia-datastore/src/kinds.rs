@@ -6,7 +6,7 @@ use exuvia_api::{Blocker, DatastoreMigrationSpec, StatusCopy, datastore_reason a
 use exuvia_sweep::Pages;
 use exuvia_write::resource_name;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::{Api, Client};
 use serde::Deserialize;
 
@@ -15,6 +15,8 @@ use serde::Deserialize;
 pub struct Kind {
     /// Group, version, kind and plural.
     pub resource: ApiResource,
+    /// As which its objects are read and written: a second version where another API server answers for its own.
+    pub through: ApiResource,
     /// Whether its objects are in namespaces.
     pub namespaced: bool,
     /// Whether its status is written through a subresource of its own.
@@ -31,7 +33,17 @@ impl Kind {
 
     /// All objects of this kind.
     pub fn all(&self, client: &Client) -> Api<DynamicObject> {
-        Api::all_with(client.clone(), &self.resource)
+        Api::all_with(client.clone(), &self.through)
+    }
+
+    /// The metadata of all objects of this kind.
+    pub(crate) fn all_metadata(&self, client: &Client) -> Api<PartialObjectMeta<DynamicObject>> {
+        Api::all_with(client.clone(), &self.through)
+    }
+
+    /// Whether it is reached through another version than its own.
+    pub(crate) fn has_second_version(&self) -> bool {
+        self.through != self.resource
     }
 
     /// The kind as people write it with its group: `Widget.example.com`.
@@ -151,6 +163,15 @@ impl Kinds {
             ..Self::default()
         };
         (kinds, blockers)
+    }
+
+    /// From now on targets that `second` knows a version for are read and written through that one, and all others as what they
+    /// are.
+    pub(crate) fn reach_targets(&mut self, second: impl Fn(&ApiResource) -> Option<ApiResource>) {
+        for moved in &mut self.moved {
+            let target = &mut moved.target;
+            target.through = second(&target.resource).unwrap_or_else(|| target.resource.clone());
+        }
     }
 
     /// Each source kind once, with the mappings' places that may take its objects.
@@ -321,14 +342,16 @@ impl Definitions {
                 "the CRD {plural}.{group} does not serve version {version}"
             )));
         };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{group}/{version}"),
+            kind: kind.to_owned(),
+            plural: plural.clone(),
+        };
         Ok(Kind {
-            resource: ApiResource {
-                group: group.to_owned(),
-                version: version.to_owned(),
-                api_version: format!("{group}/{version}"),
-                kind: kind.to_owned(),
-                plural: plural.clone(),
-            },
+            through: resource.clone(),
+            resource,
             namespaced: crd.spec.scope == "Namespaced",
             has_status: served.subresources.status.is_some(),
             crd_uid: crd.metadata.uid.clone(),

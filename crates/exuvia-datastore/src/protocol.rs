@@ -14,7 +14,7 @@ pub use exuvia_runtime::machine::NextStep;
 
 pub use self::observed::{
     Checked, Clones, Copied, Deletion, Denies, Drained, Flags, Guard, Locks, Observed, Policy, Record, Route,
-    Seen, Synced, Tried, Verified, Waits, Wants,
+    Second, Seen, Synced, Tried, Verified, Waits, Wants,
 };
 pub use self::rules::{RULES, cleanup};
 pub use self::steps::{Step, StepKind};

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use exuvia_api::{Blocker, CleanupSource, DatastoreMigration, Dependents, datastore_reason as reason};
+use exuvia_api::{
+    Blocker, CleanupSource, DatastoreMigration, Dependents, MigrationMode, datastore_reason as reason,
+};
 use exuvia_runtime::rights::{Rule, RuleScope};
 use exuvia_runtime::servers::ApiServers;
 use k8s_openapi::api::authorization::v1::{
@@ -113,6 +115,18 @@ pub fn of_migration(migration: &DatastoreMigration, kinds: &Kinds) -> Vec<Rule> 
             ["apiservices"],
             &["create"],
         ));
+    }
+    if spec.mode == MigrationMode::SyncThenFreeze && !spec.cutover.api_service.is_empty() {
+        let names = kinds.targets().into_iter().map(Kind::name);
+        rules.push(
+            Rule::new(
+                "Give the target CRDs a second served version, through which objects are copied, and take it away again.",
+                CRDS,
+                ["customresourcedefinitions"],
+                &["patch"],
+            )
+            .only(names),
+        );
     }
     rules.extend(about_clones(migration, kinds));
     if spec.references.dependents == Dependents::Scan {

@@ -281,6 +281,8 @@ pub mod datastore_reason {
     pub const NO_POLICY_API: &str = "NoPolicyApi";
     /// A right is missing.
     pub const FORBIDDEN: &str = "Forbidden";
+    /// A target CRD cannot get a second served version, which SyncThenFreeze needs behind an APIService.
+    pub const SECOND_VERSION: &str = "SecondVersion";
     /// The target's API refuses an object.
     pub const REFUSED: &str = "Refused";
     /// An object could not be converted.
@@ -320,12 +322,13 @@ pub mod datastore_reason {
     /// The API server cannot be reached, or answers with errors.
     pub const SERVER_ERRORS: &str = "ServerErrors";
     /// All of them, for metrics.
-    pub const ALL: [&str; 24] = [
+    pub const ALL: [&str; 25] = [
         INVALID_SPEC,
         OVERLAP,
         NOT_SERVED,
         NO_POLICY_API,
         FORBIDDEN,
+        SECOND_VERSION,
         REFUSED,
         CONVERSION,
         NAME_COLLISION,

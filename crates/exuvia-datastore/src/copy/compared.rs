@@ -109,6 +109,7 @@ async fn made_of(
     let Ok(mut another) = read(wanted) else {
         return Ok(None);
     };
+    another.types.clone_from(&live.types); // at the version at which it is asked for
     another.metadata.name = live.metadata.name.as_deref().map(another_name);
     another.metadata.namespace.clone_from(&live.metadata.namespace);
     match writer.dry_run().create(api, &another).await {

@@ -267,9 +267,9 @@ impl Mover {
         Watching {
             // A namespace that need not exist: the list of one name in it is one look at one key.
             api: if kind.namespaced {
-                Api::namespaced_with(client, NOBODY, &kind.resource)
+                Api::namespaced_with(client, NOBODY, &kind.through)
             } else {
-                Api::all_with(client, &kind.resource)
+                Api::all_with(client, &kind.through)
             },
             orders,
             told,

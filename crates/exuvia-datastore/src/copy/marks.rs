@@ -78,9 +78,8 @@ impl Mover {
     pub(crate) async fn take_back(&self, but: Option<&HashSet<u128>>) -> Result<TakenBack, Error> {
         let taken = Mutex::new(TakenBack::default());
         for kind in self.kinds.targets() {
-            let api: Api<PartialObjectMeta<DynamicObject>> =
-                Api::all_with(self.client.clone(), &kind.resource);
-            let sweep = Sweep::of(self.client.clone(), &kind.resource).controlled_by(&self.control);
+            let api = kind.all_metadata(&self.client);
+            let sweep = Sweep::of(self.client.clone(), &kind.through).controlled_by(&self.control);
             let report = sweep
                 .run(async |object| {
                     if !self.marked_as_ours(&object.metadata) {
@@ -146,7 +145,7 @@ impl Mover {
     pub(crate) async fn own_targets(&self) -> Result<u64, Error> {
         let found = AtomicU64::new(0);
         for kind in self.kinds.targets() {
-            let sweep = Sweep::of(self.client.clone(), &kind.resource).controlled_by(&self.control);
+            let sweep = Sweep::of(self.client.clone(), &kind.through).controlled_by(&self.control);
             sweep
                 .run(async |object| {
                     if self.marked_as_ours(&object.metadata) && !written_by_others(&object.metadata) {
@@ -166,9 +165,8 @@ impl Mover {
     /// Not every target could be looked at.
     pub(crate) async fn drop_marks(&self) -> Result<(), Error> {
         for kind in self.kinds.targets() {
-            let api: Api<PartialObjectMeta<DynamicObject>> =
-                Api::all_with(self.client.clone(), &kind.resource);
-            let sweep = Sweep::of(self.client.clone(), &kind.resource).controlled_by(&self.control);
+            let api = kind.all_metadata(&self.client);
+            let sweep = Sweep::of(self.client.clone(), &kind.through).controlled_by(&self.control);
             let report = sweep
                 .run(async |object| {
                     if !self.marked_as_ours(&object.metadata) {

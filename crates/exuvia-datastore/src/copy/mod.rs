@@ -1,5 +1,6 @@
 //! Copies objects: tries them, writes them, reads them again, and takes them back.
 
+mod aliases;
 mod compared;
 mod findings;
 mod follow;
@@ -29,6 +30,7 @@ use kube::Client;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+pub(crate) use self::aliases::Aliases;
 pub(crate) use self::compared::{Compared, compare};
 pub use self::findings::{Findings, Problem};
 pub(crate) use self::follow::{Follower, Kept};
@@ -47,9 +49,6 @@ pub const FIELD_MANAGER: &str = "exuvia-datastore";
 /// How many objects are processed at once unless the spec says otherwise.
 const CONCURRENCY: usize = 10;
 
-/// What the aggregated API server called objects, by target kind, namespace and name.
-pub type Aliases = HashMap<(String, Option<String>, String), String>;
-
 /// Copies the objects of one migration.
 pub struct Mover {
     pub(crate) client: Client,
@@ -60,7 +59,7 @@ pub struct Mover {
     migration: DatastoreMigration,
     uid: String,
     pub(crate) control: Control,
-    /// Uids under which an aggregated API server showed the objects.
+    /// Uids under which an aggregated API server shows the objects.
     pub(crate) aliases: Aliases,
     findings: Arc<Mutex<Findings>>,
     /// Successors that were found, by the uids of their sources.
@@ -97,7 +96,7 @@ impl Mover {
             uid: migration.metadata.uid.clone().unwrap_or_default(),
             migration: migration.clone(),
             control: control.clone(),
-            aliases: Aliases::new(),
+            aliases: Aliases::default(),
             successors: Mutex::default(),
             waited: Mutex::default(),
             owner_kinds,
@@ -162,8 +161,9 @@ impl Mover {
         let own = source.metadata.uid.clone();
         let alias = self
             .aliases
-            .get(&(output.kind.clone(), output.namespace.clone(), output.name.clone()));
-        own.into_iter().chain(alias.cloned()).collect()
+            .of(source, output)
+            .filter(|alias| own.as_ref() != Some(alias));
+        own.into_iter().chain(alias).collect()
     }
 
     /// The object to create: the converted copy, with its owners and with the marks that tell whose it is.

@@ -189,7 +189,7 @@ impl Mover {
                 }
                 Ok(Place::Differs(field)) => return Ok(Ok(Written::Differs(field))),
                 Ok(Place::Ours(live))
-                    if Self::is_up_to_date(source, &live) && has_owners(&live, &references) =>
+                    if self.is_up_to_date(source, &live, output) && has_owners(&live, &references) =>
                 {
                     *live
                 }

@@ -4,8 +4,7 @@ use exuvia_api::datastore_reason as reason;
 use exuvia_sweep::ResourceVersion;
 use exuvia_write::Deleted;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::api::DynamicObject;
 
 use super::Mover;
 use super::findings::Problem;
@@ -171,6 +170,10 @@ impl Mover {
             Ok(references) => references,
             Err(held) => return Ok(Err(held)),
         };
+        if let Some(problem) = self.collected_early(target, &references) {
+            return Ok(Err(Settled::Held(problem)));
+        }
+        Box::pin(self.learn_alias(target, source, output)).await?;
         // Another look after each write: what is there then is what counts.
         for look in 0..MAX_LOOKS {
             let live = match self.place(target, output).await? {
@@ -190,7 +193,7 @@ impl Mover {
             // A status that the server has dropped is not written again and again: it is not as it was written.
             let needs_no_write = |live: &DynamicObject| {
                 is_of(source, live)
-                    && Self::is_up_to_date(source, live)
+                    && self.is_up_to_date(source, live, output)
                     && has_owners(live, &references)
                     && (look > 0 || has_status_of(target, live, source, output))
             };
@@ -256,8 +259,7 @@ impl Mover {
     ) -> Result<Result<(), Settled>, Error> {
         let source = work.source;
         if let Some(former) = live.filter(|live| !is_of(source, live)) {
-            let api: Api<PartialObjectMeta<DynamicObject>> =
-                Api::all_with(self.client.clone(), &target.resource);
+            let api = target.all_metadata(&self.client);
             self.forget_successors();
             return match self.delete(&api, &former.metadata).await? {
                 Deleted::Gone => Ok(Ok(())),
@@ -271,7 +273,9 @@ impl Mover {
                 Ok(None) => return Ok(Ok(())), // somebody was faster: the next look says who
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
             },
-            Some(live) if Self::is_up_to_date(source, live) && has_owners(live, references) => live.clone(),
+            Some(live) if self.is_up_to_date(source, live, output) && has_owners(live, references) => {
+                live.clone()
+            }
             Some(live) => match self.update(target, live, &wanted, (source, output)).await? {
                 Ok(updated) => updated,
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
@@ -295,7 +299,7 @@ impl Mover {
         if written_by_others(&live.metadata) {
             return Ok(Withdrawn::Edited);
         }
-        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &target.resource);
+        let api = target.all_metadata(&self.client);
         self.forget_successors();
         match self.delete(&api, &live.metadata).await {
             Ok(Deleted::Gone) => Ok(Withdrawn::Gone),

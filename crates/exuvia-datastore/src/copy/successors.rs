@@ -113,9 +113,9 @@ impl Mover {
 
     /// Whether the reference names a target by the uid that an aggregated API server shows.
     fn is_alias(&self, kind: &Kind, reference: &OwnerReference, namespace: Option<&str>) -> bool {
-        let namespace = namespace.map(str::to_owned).filter(|_| kind.namespaced);
-        let key = (reference.kind.clone(), namespace, reference.name.clone());
-        self.aliases.get(&key) == Some(&reference.uid)
+        let namespace = namespace.filter(|_| kind.namespaced);
+        let known = self.aliases.at(&reference.kind, namespace, &reference.name);
+        known.as_ref() == Some(&reference.uid)
     }
 
     /// Whether the reference names a target by the uid of its source: an annotation that holds an object's metadata has its

@@ -14,6 +14,7 @@ use super::{Mover, annotation};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::mapping::Output;
+use crate::owners::source_uids;
 
 /// etcd refuses requests of more than 1.5 MiB, and a dry run does not notice (PITFALLS D29). The server adds metadata of its own.
 pub(super) const MAX_BYTES: usize = 1_400_000;
@@ -130,10 +131,13 @@ impl Mover {
 
     /// Creates an object; `None`: there is one of this name.
     pub(super) async fn create(&self, target: &Kind, object: &Value) -> Attempt<Option<DynamicObject>> {
-        let object = match read(object) {
+        let mut object = match read(object) {
             Ok(object) => object,
             Err(problem) => return Ok(Err(problem)),
         };
+        if let Some(types) = &mut object.types {
+            types.api_version.clone_from(&target.through.api_version);
+        }
         match self.writer.create(&target.all(&self.client), &object).await {
             Ok(created) => Ok(Ok(Some(created))),
             Err(error) if error.is_already_exists() => Ok(Ok(None)),
@@ -243,9 +247,16 @@ impl Mover {
         }
     }
 
-    /// Whether a target of ours was made from this very state of its source.
-    pub(super) fn is_up_to_date(source: &DynamicObject, live: &DynamicObject) -> bool {
+    /// Whether a target of ours was made from this very state of its source, and says under which uids that was known.
+    pub(super) fn is_up_to_date(
+        &self,
+        source: &DynamicObject,
+        live: &DynamicObject,
+        output: &Output,
+    ) -> bool {
+        let uids = self.uids_of(source, output);
         annotation(live, SOURCE_RV_ANNOTATION) == source.metadata.resource_version.as_deref()
+            && source_uids(&live.metadata).eq(uids.iter().map(String::as_str))
     }
 }
 

@@ -120,12 +120,18 @@ impl Mover {
                     self.migration.spec.references.missing_owner,
                 )
                 .await;
-            if let Outcome::Held(faults) = outcome {
-                return held_by(&faults);
-            }
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
                 continue;
             };
+            match outcome {
+                Outcome::Held(faults) => return held_by(&faults),
+                Outcome::Ready { references, .. } => {
+                    if let Some(problem) = self.collected_early(target, &references) {
+                        return Ok(Err(problem));
+                    }
+                }
+                Outcome::WaitFor(_) => {}
+            }
             if !is_shadowed {
                 match self.place(target, output).await? {
                     Err(problem) => return Ok(Err(problem)),

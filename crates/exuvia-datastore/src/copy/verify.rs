@@ -106,7 +106,7 @@ impl Mover {
                     lock(found).moved += 1;
                     return Ok(Ok(()));
                 }
-                Ok(Place::Ours(live)) if !Self::is_up_to_date(source, &live) => {
+                Ok(Place::Ours(live)) if !self.is_up_to_date(source, &live, output) => {
                     lock(found).moved += 1;
                     return Ok(Ok(()));
                 }

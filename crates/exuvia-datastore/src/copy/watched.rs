@@ -135,7 +135,7 @@ impl Watched {
     }
 
     fn api(&self) -> Api<PartialObjectMeta> {
-        Api::all_with(self.client.clone(), &self.kind.resource)
+        Api::all_with(self.client.clone(), &self.kind.through)
     }
 
     /// All objects. Returns the version from which to watch; `None`: the pages are not of one moment (PITFALLS A8), so that

@@ -15,7 +15,7 @@ use crate::protocol::{Seen, Waits, cleanup};
 use crate::{references, source, waits};
 
 /// For how long our copies are tried to be deleted while the source is frozen, if nobody refuses it for good.
-const UNDO_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const UNDO_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Engine {
     pub(super) async fn thaw(&mut self) -> Result<(), Error> {
@@ -149,6 +149,7 @@ impl Engine {
         // The old backend would have answered that none is left.
         if let Some(route) = &work.route
             && self.observed.wants.route
+            && !self.observed.wants.second
             && self.routed_by.as_deref() != Some(uid_of(&route.observe().await?))
         {
             self.routed_by = None;

@@ -174,8 +174,10 @@ mod tests {
 
     fn kind(group: &str) -> Kind {
         let kind = GroupVersionKind::gvk(group, "v1", "Widget");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "widgets");
         Kind {
-            resource: ApiResource::from_gvk_with_plural(&kind, "widgets"),
+            through: resource.clone(),
+            resource,
             namespaced: true,
             has_status: false,
             crd_uid: String::new(),

@@ -18,8 +18,9 @@ impl Engine {
     pub(super) async fn locks(&mut self, stage: Stage) -> Result<Locks, Error> {
         if stage == Stage::Idle {
             return Ok(Locks {
-                policy: self.locks_without_record().await?,
                 clones: self.clone_state().await?,
+                second: Box::pin(self.second_without_record()).await?,
+                policy: self.locks_without_record().await?,
                 route: self.route().await?,
                 ..Locks::default()
             });
@@ -42,6 +43,7 @@ impl Engine {
             guard: self.guard(stage).await?,
             route: self.route().await?,
             clones: CloneState::Absent,
+            second: Box::pin(self.second()).await?,
             source: self.has_source().await?,
         })
     }

@@ -11,6 +11,7 @@ mod locks;
 mod observe;
 mod record;
 mod routing;
+mod second;
 mod steps;
 mod syncing;
 pub(crate) mod work;
@@ -28,11 +29,13 @@ use kube::{Api, Client, Config};
 #[cfg(feature = "controller")]
 pub(crate) use self::awaited::Awaited;
 pub(crate) use self::observe::is_gone;
+pub(crate) use self::second::second_version;
 pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::{Findings, Follower};
 use crate::freeze::{SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step, Synced};
+use crate::route::Marked;
 
 /// Carries one `DatastoreMigration` out.
 pub struct Engine {
@@ -65,6 +68,8 @@ pub struct Engine {
     probed_at: Option<Instant>,
     /// The APIService as it was when the target CRDs answered everywhere: another one is another route.
     routed_by: Option<String>,
+    /// The CRDs with a second version, as they were when every API server served it: another generation is another spec.
+    second_seen: Vec<Marked>,
     /// Whether all clones answer, as far as this process made them.
     clones_ready: bool,
     /// Until when a write may take effect that nobody waits for any more. `None`: it is not known yet whether there is one.
@@ -132,6 +137,7 @@ impl Engine {
             locks_probed: Vec::new(),
             probed_at: None,
             routed_by: None,
+            second_seen: Vec::new(),
             clones_ready: false,
             unsettled_until: None,
             is_first_look: true,

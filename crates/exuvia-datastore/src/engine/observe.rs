@@ -47,16 +47,18 @@ impl Engine {
         self.held_before_cutover = holds;
         let stage = Stage::from_record(&self.observed.record);
         self.prepare(stage).await?;
+        self.reach_targets(stage);
         self.look_at_follower(stage);
-        self.keep_in_step_while_held(stage).await?;
         let locks = self.locks(stage).await?;
         self.observed.wants.route = self.wants_route(locks.route);
+        self.ask_backend(stage, locks.route);
         self.observed.wants.clones = !self.tried_at_clones().is_empty();
         self.observed.locks = locks;
         let unsettled = self
             .unsettled_until
             .map(|until| until.saturating_duration_since(Instant::now()));
         self.seen.unsettled = unsettled.filter(|left| !left.is_zero());
+        self.keep_in_step_while_held(stage).await;
         self.observed.seen = self.seen.clone();
         Ok(true)
     }
@@ -112,13 +114,13 @@ impl Engine {
         let spec = &self.migration.spec;
         let max_duration = parse_duration(&spec.freeze.max_duration).ok();
         Wants {
-            // The check refuses it together with an APIService.
-            sync: spec.mode == MigrationMode::SyncThenFreeze && spec.cutover.api_service.is_empty(),
+            sync: spec.mode == MigrationMode::SyncThenFreeze,
             suspend: spec.suspend,
             hold: spec.cutover.hold,
             max_duration: max_duration.filter(|duration| !duration.is_zero()),
             route: false,
             clones: false,
+            second: self.second_version().is_some(),
             cleanup: spec.cleanup.source,
         }
     }

@@ -5,7 +5,8 @@ use super::freezing::BETWEEN_PROBES;
 use super::observe::uid_of;
 use super::work::Work;
 use crate::Error;
-use crate::route::{Alias, Removed};
+use crate::protocol::Synced;
+use crate::route::Removed;
 
 impl Engine {
     /// The uids first, then the record: after a crash in between the uids are read again.
@@ -14,21 +15,12 @@ impl Engine {
         let Some(route) = &work.route else {
             return Ok(());
         };
-        let kinds = routed_kinds(work);
-        let mut aliases = Vec::new();
-        route.alias_uids(&kinds, |alias| aliases.push(alias)).await?;
-        let saved = route.save().await?;
-        if let Some(work) = &mut self.work {
-            for Alias {
-                kind,
-                namespace,
-                name,
-                uid,
-            } in aliases
-            {
-                work.mover.aliases.insert((kind, namespace, name), uid);
-            }
+        // What is followed is asked for one by one, up to the switch: a look at all objects would be one under the freeze.
+        let is_followed = self.observed.wants.second && self.seen.synced == Synced::Yes;
+        if !is_followed {
+            Box::pin(read_aliases(work)).await?;
         }
+        let saved = route.save().await?;
         self.record(|status, _| status.saved.api_service = saved.clone())
             .await?;
         self.seen.aliases = true;
@@ -69,24 +61,15 @@ impl Engine {
     pub(super) async fn await_route(&mut self) -> Result<(), Error> {
         let work = self.work()?;
         let Some(route) = &work.route else {
-            self.seen.routed();
+            self.seen.routed(&self.observed.wants);
             return Ok(());
         };
         let by = uid_of(&route.observe().await?).to_owned();
-        let aliases = work.mover.aliases.iter();
-        let aliases: Vec<Alias> = aliases
-            .take(1)
-            .map(|((kind, namespace, name), uid)| Alias {
-                kind: kind.clone(),
-                namespace: namespace.clone(),
-                name: name.clone(),
-                uid: uid.clone(),
-            })
-            .collect();
+        let aliases = Vec::from_iter(work.mover.aliases.sample());
         let answers = route.answered_by_crds(&routed_kinds(work), &aliases).await?;
         if answers.all_by_crds() && uid_of(&route.observe().await?) == by {
             self.routed_by = Some(by);
-            self.seen.routed();
+            self.seen.routed(&self.observed.wants);
             return Ok(());
         }
         let is_stale = answers.is_discovery_stale();
@@ -123,8 +106,21 @@ impl Engine {
     }
 }
 
+/// Reads all uids under which the other API server shows objects.
+pub(super) async fn read_aliases(work: &Work) -> Result<(), Error> {
+    if let Some(route) = &work.route {
+        let mut aliases = Vec::new();
+        let kinds = routed_kinds(work);
+        route.alias_uids(&kinds, |alias| aliases.push(alias)).await?;
+        for alias in aliases {
+            work.mover.aliases.learn(alias);
+        }
+    }
+    Ok(())
+}
+
 /// The target kinds that the APIService answers for.
-fn routed_kinds(work: &Work) -> Vec<kube::api::ApiResource> {
+pub(super) fn routed_kinds(work: &Work) -> Vec<kube::api::ApiResource> {
     let kinds = work.mover.kinds.targets().into_iter();
     kinds.map(|kind| kind.resource.clone()).collect()
 }

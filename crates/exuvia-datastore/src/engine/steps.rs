@@ -50,6 +50,7 @@ impl Engine {
             Step::Restart => self.restart().await,
             Step::Start => self.start().await,
             Step::Guard => self.count_writers().await,
+            Step::AddVersion => Box::pin(self.add_version()).await,
             Step::Sync => self.sync().await,
             Step::MarkFreeze => {
                 let now = self.now().await;
@@ -82,6 +83,8 @@ impl Engine {
             Step::CatchUp => self.catch_up().await,
             Step::Commit => self.commit().await,
             Step::Thaw => self.thaw().await,
+            Step::RetireVersion => Box::pin(self.retire_version()).await,
+            Step::UndoVersion => Box::pin(self.undo_version()).await,
             Step::RewriteReferences => self.rewrite_references().await,
             Step::ReleaseSource => self.release_source().await,
             Step::LiftShield => Ok(self.work()?.freeze.set_shield(false).await?),
@@ -147,6 +150,9 @@ impl Engine {
 
     /// Tries every object: at its target, and at a clone of it where the target does not tell.
     async fn try_objects(&mut self) -> Result<Findings, Error> {
+        if self.observed.wants.second {
+            Box::pin(self.look_for_unshown()).await?;
+        }
         let work = self.work()?;
         let clones = Some(&work.clones).filter(|_| self.observed.wants.clones);
         work.mover.try_all(clones, self.observed.wants.route).await

@@ -4,9 +4,10 @@ use exuvia_api::{DatastoreMigrationSpec, datastore_condition as condition};
 use exuvia_write::conditions;
 
 use super::Engine;
+use super::routing::read_aliases;
 use crate::Error;
-use crate::copy::Kept;
-use crate::protocol::{Copied, Stage, Synced, Verified};
+use crate::copy::{Follower, Kept};
+use crate::protocol::{Copied, Route, Stage, Synced, Verified};
 
 impl Engine {
     /// The follower is of use on the way to the commit only, and for the spec that it works by. Without one nothing is known
@@ -21,25 +22,32 @@ impl Engine {
             return;
         }
         let is_frozen = self.observed.record.frozen_for.is_some();
-        let keeps_up = |follower: &crate::copy::Follower| is_frozen || !follower.is_far_behind();
+        let keeps_up = |follower: &Follower| is_frozen || !follower.is_far_behind();
         if !self
             .follower
             .as_ref()
             .is_some_and(|(_, follower)| keeps_up(follower))
         {
             self.seen.synced = Synced::No;
+            self.seen.aliases &= !self.observed.wants.second;
         }
     }
 
     /// While a human is waited for before the freeze, every look copies what has changed since the last one. So a conflict shows
-    /// while nobody is refused, and the freeze that follows is short.
-    pub(super) async fn keep_in_step_while_held(&mut self, stage: Stage) -> Result<(), Error> {
+    /// while nobody is refused, and the freeze that follows is short. What fails is the step's matter, which is then taken.
+    pub(super) async fn keep_in_step_while_held(&mut self, stage: Stage) {
         let (wants, record) = (&self.observed.wants, &self.observed.record);
         let is_held = stage == Stage::Moving && wants.sync && wants.hold && record.frozen_for.is_none();
-        if is_held && !wants.suspend && self.seen.synced == Synced::Yes {
-            self.sync().await?;
+        if is_held && !wants.suspend && self.seen.synced == Synced::Yes && self.sync().await.is_err() {
+            self.seen.synced = Synced::No;
         }
-        Ok(())
+    }
+
+    /// Everything is copied and read again, as after a crash. What the other API server calls new objects is read with it.
+    fn lose_track(&mut self) {
+        self.follower = None;
+        self.seen.synced = Synced::No;
+        self.seen.aliases &= !self.observed.wants.second;
     }
 
     pub(super) async fn sync(&mut self) -> Result<(), Error> {
@@ -47,7 +55,7 @@ impl Engine {
         // While it is worked with it is not kept: if this is dropped in between, nothing is known.
         let mut follower = match self.follower.take() {
             Some((_, follower)) => follower,
-            None => self.work()?.mover.follow().await?,
+            None => Box::pin(self.begin_to_follow()).await?,
         };
         let kept = self.work()?.mover.keep_in_step(&mut follower).await;
         self.message = follower.waits_for();
@@ -72,9 +80,18 @@ impl Engine {
         Ok(())
     }
 
+    /// What the other API server calls objects is written to their copies, so it is read first.
+    async fn begin_to_follow(&mut self) -> Result<Follower, Error> {
+        if self.observed.wants.second && self.observed.locks.route == Route::Backend {
+            self.look_for_unshown().await?;
+            read_aliases(self.work()?).await?;
+        }
+        self.work()?.mover.follow().await
+    }
+
     pub(super) async fn catch_up(&mut self) -> Result<(), Error> {
         let Some((spec, mut follower)) = self.follower.take() else {
-            self.seen.synced = Synced::No;
+            self.lose_track();
             return Ok(());
         };
         let kept = self.work()?.mover.catch_up(&mut follower).await;
@@ -109,11 +126,7 @@ impl Engine {
                 self.message = Some(why);
                 self.seen.verified = Verified::Failed;
             }
-            // Everything is copied and read again, as after a crash.
-            Kept::Lost => {
-                self.follower = None;
-                self.seen.synced = Synced::No;
-            }
+            Kept::Lost => self.lose_track(),
         }
         Ok(())
     }

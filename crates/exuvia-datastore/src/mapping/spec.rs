@@ -1,8 +1,8 @@
 //! What can be said of a spec without reading its expressions and without a cluster.
 
 use exuvia_api::{
-    DatastoreMigrationSpec, Flag, KeyPrefix, LabelSelector, Mapping, MappingMetadata, MigrationMode,
-    RewriteRule, WaitFor, parse_duration,
+    DatastoreMigrationSpec, Flag, KeyPrefix, LabelSelector, Mapping, MappingMetadata, RewriteRule, WaitFor,
+    parse_duration,
 };
 
 use super::error::InvalidSpec;
@@ -379,12 +379,6 @@ impl Check {
             );
             self.problem("cutover.apiService", problem);
         }
-        // Copies would have to go through a second version of the target CRDs (PITFALLS D7).
-        self.require(
-            service.is_empty() || spec.mode != MigrationMode::SyncThenFreeze,
-            "mode",
-            "SyncThenFreeze cannot copy while cutover.apiService hides the targets: expected FreezeAndCopy",
-        );
         self.count("cutover.waitFor", cutover.wait_for.len(), 0, 32);
         for (index, wait) in cutover.wait_for.iter().enumerate() {
             self.wait_for(&format!("cutover.waitFor[{index}]"), wait);

@@ -128,6 +128,9 @@ pub struct Wants {
     /// Whether objects are tried at clones of the target CRDs: another API server answers for these, or statuses are copied,
     /// which no dry run at the target itself looks at.
     pub clones: bool,
+    /// Whether targets are reached through a second version of their CRDs until the commit: they are copied while an
+    /// APIService may hide them.
+    pub second: bool,
     /// What becomes of the source in the end.
     pub cleanup: CleanupSource,
 }
@@ -147,6 +150,8 @@ pub struct Locks {
     pub route: Route,
     /// Copies of the target CRDs, for trying.
     pub clones: Clones,
+    /// The second version of the target CRDs.
+    pub second: Second,
     /// Whether a CRD of the source is left.
     pub source: bool,
 }
@@ -194,6 +199,18 @@ pub enum Clones {
     Ready,
 }
 
+/// The second version of the target CRDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Second {
+    /// No CRD has one of ours.
+    #[default]
+    Absent,
+    /// Some CRD lacks it, or some API server may not serve it, or nobody has looked.
+    Partial,
+    /// Every API server serves it for every target.
+    Ready,
+}
+
 /// What counts writes that are under way: it must be there for some time before the freeze.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Guard {
@@ -227,6 +244,8 @@ pub struct Seen {
     pub tried: Tried,
     /// Whether the targets are kept in step with their sources while writers go on.
     pub synced: Synced,
+    /// Whether somebody keeps the second version away from a target CRD.
+    pub second_refused: bool,
     /// Whether every API server refuses writes to the source.
     pub denies: Denies,
     /// Whether a write that began before that may still be under way.
@@ -249,6 +268,8 @@ pub struct Seen {
     pub tried_copies_left: bool,
     /// How often everything was copied again because a source had moved.
     pub copies: u8,
+    /// Whether no target names the second version any more.
+    pub retired: bool,
     /// Whether dependents and references name the targets.
     pub references: bool,
     /// Whether everything is as `cutover.waitFor` wants it.
@@ -277,11 +298,13 @@ impl Seen {
     }
 
     /// Every API server was asked and lets the target CRDs answer. What was read or written before may have been the old
-    /// backend's.
-    pub fn routed(&mut self) {
+    /// backend's, unless it went through a second version.
+    pub fn routed(&mut self, wants: &Wants) {
+        (self.routed_everywhere, self.backend_everywhere) = (true, false);
+        if wants.second {
+            return;
+        }
         *self = Self {
-            routed_everywhere: true,
-            backend_everywhere: false,
             tried_again: Tried::Unknown,
             copied: Copied::No,
             verified: Verified::No,

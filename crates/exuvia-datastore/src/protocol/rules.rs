@@ -1,65 +1,32 @@
 //! The rules of the protocol, stage by stage, from top to bottom.
 
+mod parts;
+
 use exuvia_api::{CleanupSource, DatastorePhase};
 
+pub use self::parts::cleanup;
+use self::parts::{
+    after, copied, hold_when, idle, is_converged, is_counting, is_deleted, moving, settle_when, settled,
+    undoing, verified, when,
+};
 use super::{
-    Checked, Clones, Copied, Deletion, Denies, Drained, Guard, Hold, MAX_COPIES, MAX_ROUTE_RETURNS, Next,
-    NextStep, Observed, Policy, Route, Rule, Stage, Step, Synced, Tried, Undo, Verified, Waits,
+    Checked, Clones, Denies, Drained, Guard, Hold, MAX_ROUTE_RETURNS, NextStep, Policy, Route, Rule, Second,
+    Step, Synced, Tried, Undo, Waits,
 };
 
-const fn idle(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Idle,
-        name,
-        insists,
-    }
-}
-
-const fn moving(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Moving,
-        name,
-        insists,
-    }
-}
-
-const fn undoing(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::Undoing,
-        name,
-        insists,
-    }
-}
-
-const fn after(name: &'static str, insists: fn(&Observed) -> Option<Next>) -> Rule {
-    Rule {
-        stage: Stage::After,
-        name,
-        insists,
-    }
-}
-
-fn when(condition: bool, step: Step) -> Option<Next> {
-    condition.then_some(NextStep::Do(step))
-}
-
-fn hold_when(condition: bool, hold: Hold) -> Option<Next> {
-    condition.then_some(NextStep::Hold(hold))
-}
-
-/// D13: a write of ours that nobody waits for any more may still take effect. What is looked at before that time has passed
-/// is not yet how it stays.
-fn settle_when(condition: bool, o: &Observed) -> Option<Next> {
-    o.seen.unsettled.filter(|_| condition).map(NextStep::Wait)
-}
-
 /// The protocol.
-pub const RULES: [Rule; 61] = [
+pub const RULES: [Rule; 67] = [
     // Idle: nothing is locked or copied.
     // B15: somebody may have removed the status. Until the commit everything is undone; later on only a person knows whether
     // the targets were written since.
     idle("what is locked is on record", |o| match o.locks.policy {
-        Policy::Absent | Policy::NotWanted => None,
+        // Copies are made before anything is locked. As long as the other API server answers, nothing is committed.
+        Policy::Absent | Policy::NotWanted => match o.locks.route {
+            _ if o.locks.second == Second::Absent => None,
+            Route::Backend => Some(NextStep::Do(Step::Undo(Undo::Interrupted))),
+            Route::Crds if is_deleted(o) => None,
+            Route::Crds => Some(NextStep::Hold(Hold::Blocked)),
+        },
         Policy::Frozen => Some(NextStep::Do(Step::Undo(Undo::Interrupted))),
         Policy::Partial | Policy::Committed | Policy::Converged if is_deleted(o) => None,
         Policy::Partial | Policy::Committed | Policy::Converged => Some(NextStep::Hold(Hold::Blocked)),
@@ -72,6 +39,7 @@ pub const RULES: [Rule; 61] = [
             return None;
         }
         when(o.locks.clones != Clones::Absent, Step::RemoveClones)
+            .or_else(|| when(o.locks.second != Second::Absent, Step::UndoVersion))
             .or_else(|| when(o.record.has_finalizer, Step::RemoveFinalizer))
             .or(Some(NextStep::Done))
     }),
@@ -152,6 +120,15 @@ pub const RULES: [Rule; 61] = [
             Guard::NotNeeded | Guard::Ready => None,
         },
     ),
+    // Somebody else decides about their versions. To add it again and again helps nobody.
+    moving("nobody takes the second version away", |o| {
+        when(o.wants.second && o.seen.second_refused, Step::Undo(Undo::Refused))
+    }),
+    // D7: behind the APIService the old backend would take the copies.
+    moving("targets can be reached before they are copied", |o| {
+        let is_ready = o.locks.second == Second::Ready;
+        when(o.wants.second && !is_ready, Step::AddVersion)
+    }),
     // An undo looks for targets only where it is on record.
     moving("targets that are copied before the freeze are on record", |o| {
         when(o.wants.sync && !o.record.routed, Step::RecordRouted)
@@ -213,6 +190,16 @@ pub const RULES: [Rule; 61] = [
             when(o.wants.route && unknown, Step::SaveRoute)
         },
     ),
+    // B13: readers who come after the switch find everything. Through the second version nothing else is needed for it.
+    moving(
+        "with a second version everything is copied before the switch",
+        |o| {
+            if !o.wants.second || !o.wants.route {
+                return None;
+            }
+            copied(o).or_else(|| settled(o)).or_else(|| verified(o))
+        },
+    ),
     // D23: a collector that lists again after the switch deletes dependents that name a former uid.
     moving("dependents are shielded before the switch", |o| {
         let shielded = o.locks.shield && o.seen.shielded;
@@ -231,7 +218,7 @@ pub const RULES: [Rule; 61] = [
     }),
     moving("every object was tried where it will be", |o| {
         match o.seen.tried_again {
-            _ if !o.wants.route => None,
+            _ if !o.wants.route || o.wants.second => None,
             Tried::Unknown => Some(NextStep::Do(Step::TryAgain)),
             Tried::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
             Tried::Blocked => Some(NextStep::Do(Step::Undo(Undo::Refused))),
@@ -241,26 +228,13 @@ pub const RULES: [Rule; 61] = [
     moving("it is on record that targets may exist", |o| {
         when(!o.record.routed, Step::RecordRouted)
     }),
-    moving("every object is copied", |o| match o.seen.copied {
-        Copied::No if is_followed(o) => None, // what is left is copied and read at once, below
-        Copied::No => Some(NextStep::Do(Step::Copy)),
-        Copied::Conflicts => Some(NextStep::Do(Step::Undo(Undo::Conflict))),
-        Copied::Refused => Some(NextStep::Do(Step::Undo(Undo::Refused))),
-        Copied::Yes => None,
-    }),
-    // A create of a former process would bring a target back whose source is gone.
+    moving("every object is copied", copied),
+    // A create of a former process would bring a target back whose source is gone. With a second version everything was read
+    // before the shield and the switch: what became of these is waited for, too.
     moving("no target appears after everything was read", |o| {
-        settle_when(o.seen.verified != Verified::Yes, o)
+        settled(o).or_else(|| settle_when(o.wants.second, o))
     }),
-    moving("every source and every target was read again", |o| {
-        match o.seen.verified {
-            Verified::No if is_followed(o) => Some(NextStep::Do(Step::CatchUp)),
-            Verified::No => Some(NextStep::Do(Step::Verify)),
-            Verified::SourceMoved if o.seen.copies < MAX_COPIES => Some(NextStep::Do(Step::Copy)),
-            Verified::SourceMoved | Verified::Failed => Some(NextStep::Do(Step::Undo(Undo::VerifyFailed))),
-            Verified::Yes => None,
-        }
-    }),
+    moving("every source and every target was read again", verified),
     moving("the spec does not ask to wait", |o| {
         hold_when(o.wants.hold, Hold::BeforeCutover)
     }),
@@ -271,8 +245,23 @@ pub const RULES: [Rule; 61] = [
     undoing("nothing of ours appears after it is undone", |o| {
         settle_when(true, o)
     }),
+    // Readers of the target group would see objects vanish that exist.
+    undoing(
+        "with a second version the old backend answers before copies are deleted",
+        |o| {
+            if !o.wants.second || !o.wants.route || !o.record.route_saved {
+                return None;
+            }
+            when(o.locks.route == Route::Crds, Step::UndoRoute)
+                .or_else(|| when(!o.seen.backend_everywhere, Step::AwaitBackend))
+        },
+    ),
     // Behind the APIService the old backend would answer that there are none.
     undoing("targets can be reached to be deleted", |o| {
+        if o.wants.second {
+            let is_ready = o.locks.second == Second::Ready;
+            return when(o.record.routed && !is_ready, Step::AddVersion);
+        }
         if !o.wants.route || !o.record.routed {
             return None;
         }
@@ -301,10 +290,14 @@ pub const RULES: [Rule; 61] = [
         let locked = !matches!(o.locks.policy, Policy::Absent | Policy::NotWanted) || o.locks.shield;
         when(locked || is_counting(o), Step::UndoLocks)
     }),
+    // After the copies: it is the way to them. Nobody waits for it.
+    undoing("no second version is left", |o| {
+        when(o.locks.second != Second::Absent, Step::UndoVersion)
+    }),
     // A policy of somebody else may refuse it for good. Writers do not wait for that. Behind an APIService that is back they
     // cannot be reached any more.
     undoing("copies that were left are deleted", |o| {
-        let left = o.record.copies_left && !o.wants.route;
+        let left = o.record.copies_left && !o.wants.route && !o.wants.second;
         when(left && !o.seen.tried_copies_left, Step::UndoTargets)
             .or_else(|| hold_when(left, Hold::CopiesLeft))
     }),
@@ -325,6 +318,12 @@ pub const RULES: [Rule; 61] = [
             is_converged(o) && o.wants.suspend && !is_deleted(o),
             Hold::Suspended,
         )
+    }),
+    // A7, D5: entries at a version that is gone break every later apply, and those who watched the old backend still see its
+    // objects.
+    after("targets name their own version, and no other is left", |o| {
+        let is_left = o.locks.second != Second::Absent || !o.seen.retired;
+        when(is_converged(o) && o.wants.second && is_left, Step::RetireVersion)
     }),
     // B17: a dependent that names a former owner would be collected with the source.
     after("dependents and references name the targets", |o| {
@@ -382,28 +381,3 @@ pub const RULES: [Rule; 61] = [
         when(is_deleted(o) && o.record.has_finalizer, Step::RemoveFinalizer)
     }),
 ];
-
-/// Whether every change since the last full look is known. After a crash it is not, and everything is read again.
-fn is_followed(observed: &Observed) -> bool {
-    observed.wants.sync && observed.seen.synced == Synced::Yes
-}
-
-fn is_deleted(observed: &Observed) -> bool {
-    observed.record.deletion != Deletion::No
-}
-
-fn is_counting(observed: &Observed) -> bool {
-    matches!(observed.locks.guard, Guard::Young(_) | Guard::Ready)
-}
-
-fn is_converged(observed: &Observed) -> bool {
-    observed.record.phase == DatastorePhase::Converged
-}
-
-/// What becomes of the source in the end. A migration that goes along with its CRD was not asked to clean up.
-pub fn cleanup(observed: &Observed) -> CleanupSource {
-    match observed.record.deletion {
-        Deletion::WithItsCrd => CleanupSource::KeepFrozen,
-        Deletion::No | Deletion::Asked => observed.wants.cleanup,
-    }
-}

@@ -25,6 +25,8 @@ pub enum Step {
     Guard,
     /// Copy and verify everything while writers go on, and follow what changes.
     Sync,
+    /// Give the target CRDs a second version, through which targets are reached even if another server answers for their own.
+    AddVersion,
     /// Put on record that the freeze begins.
     MarkFreeze,
     /// Create the policies.
@@ -61,6 +63,8 @@ pub enum Step {
     Commit,
     /// Let writers of the target go.
     Thaw,
+    /// Write every target once, so that it names its own version, and take the second version away.
+    RetireVersion,
     /// Let dependents and references name the targets.
     RewriteReferences,
     /// Let people delete sources.
@@ -77,6 +81,8 @@ pub enum Step {
     Undo(Undo),
     /// Delete our targets, and put on record that none is left.
     UndoTargets,
+    /// Take the second version away.
+    UndoVersion,
     /// Put the APIService back.
     UndoRoute,
     /// Ask every API server whether the old backend answers again.
@@ -132,7 +138,7 @@ impl Step {
         match self {
             Self::Check | Self::AddFinalizer | Self::Restart | Self::Start => StepKind::Checking,
             Self::MakeClones | Self::Try | Self::RemoveClones => StepKind::Trying,
-            Self::Sync => StepKind::Syncing,
+            Self::AddVersion | Self::Sync => StepKind::Syncing,
             Self::Guard | Self::MarkFreeze | Self::Lock | Self::SaveFlags | Self::SetFlags | Self::Probe => {
                 StepKind::Freezing
             }
@@ -143,12 +149,13 @@ impl Step {
             // It is the last one before the copy, with an APIService or without.
             Self::RecordRouted | Self::Copy | Self::CatchUp => StepKind::Copying,
             Self::Verify => StepKind::Verifying,
-            Self::Commit | Self::Thaw => StepKind::CuttingOver,
+            Self::Commit | Self::Thaw | Self::RetireVersion => StepKind::CuttingOver,
             Self::RewriteReferences | Self::ReleaseSource | Self::LiftShield => StepKind::Rewriting,
             Self::LookAtWaits => StepKind::Waiting,
             Self::DropStamps | Self::Complete => StepKind::Finishing,
             Self::Undo(_)
             | Self::UndoTargets
+            | Self::UndoVersion
             | Self::UndoRoute
             | Self::AwaitBackend
             | Self::UndoFlags

@@ -56,6 +56,17 @@ impl Route {
         }
     }
 
+    /// Those of these kinds that the backend does not say that it serves.
+    pub async fn unshown<'a>(&self, kinds: &'a [ApiResource]) -> Result<Vec<&'a ApiResource>, Error> {
+        let mut unshown = Vec::new();
+        for kind in kinds {
+            if !self.is_shown(kind).await? {
+                unshown.push(kind);
+            }
+        }
+        Ok(unshown)
+    }
+
     /// Whether the backend says that it serves this kind.
     async fn is_shown(&self, kind: &ApiResource) -> Result<bool, Error> {
         let read = || self.client.list_api_group_resources(&kind.api_version);

@@ -2,6 +2,8 @@
 
 mod definition;
 
+pub(super) use self::definition::crds;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -102,6 +102,31 @@ pub enum Error {
         why: Redacted,
     },
 
+    /// A CRD cannot get a second version.
+    #[error("{why}")]
+    NoSecondVersion {
+        /// The CRD's name.
+        name: String,
+        /// Why, with its name in it.
+        why: Redacted,
+    },
+
+    /// The second version is not served by every API server.
+    #[error("the second version of the target CRDs is not served yet: {why}")]
+    SecondNotServed {
+        /// Which server, and why.
+        why: Redacted,
+    },
+
+    /// Objects still name the second version in their `managedFields`.
+    #[error("the managedFields of {kind} still name the second version: {why}")]
+    Entries {
+        /// The plural.
+        kind: String,
+        /// What the first one said.
+        why: Redacted,
+    },
+
     /// Targets in more than one group cannot be cloned into one.
     #[error("the targets are in several groups ({first}, {second}): clones are made of one group's CRDs")]
     SeveralGroups {

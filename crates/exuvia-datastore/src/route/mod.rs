@@ -34,6 +34,7 @@ mod clones;
 mod discovery;
 mod error;
 mod observed;
+mod second;
 mod switch;
 
 use std::fmt;
@@ -48,6 +49,7 @@ pub use self::answers::{Answers, ServerAnswer, Verdict};
 pub use self::clones::Clones;
 pub use self::error::Error;
 pub use self::observed::{AUTOMANAGED_LABEL, Backend, Observed, Removal, Restoration, Saved};
+pub use self::second::{Ensured, Marked, SecondVersion};
 pub use self::switch::{Removed, Switched};
 
 /// The way to the objects of one group-version.

@@ -6,12 +6,14 @@ use std::sync::Mutex;
 
 use exuvia_api::DatastorePhase;
 use exuvia_runtime::machine::Ended;
+use exuvia_testenv::aggregated::Aggregated;
 use exuvia_testenv::proxy::{Fault, Match, Recorded, Rule};
 use exuvia_testenv::{in_time, until};
 use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -26,6 +28,8 @@ const SLOTS: usize = 6;
 struct Slot {
     stage: Stage,
     mode: &'static str,
+    /// Answers for the targets until the switch.
+    backend: Option<Aggregated>,
 }
 
 impl Slot {
@@ -33,6 +37,17 @@ impl Slot {
         Self {
             stage: Stage::new(name, 0).await,
             mode,
+            backend: None,
+        }
+    }
+
+    /// One whose targets another API server answers for.
+    async fn routed(name: &str) -> Self {
+        let (stage, backend) = crate::routed::stage(name, 0).await;
+        Self {
+            stage,
+            mode: "SyncThenFreeze",
+            backend: Some(backend),
         }
     }
 
@@ -51,11 +66,17 @@ impl Slot {
             "drain": "100ms", "flags": [flag("data.paused", "Target"), flag("data.stopped", "Source")],
         });
         spec["cleanup"] = json!({"source": "Thaw"});
+        if self.backend.is_some() {
+            spec["cutover"] = json!({"apiService": format!("v1.{}", self.stage.new.group())});
+        }
         spec
     }
 
     async fn set_up(&self) {
         let stage = &self.stage;
+        if let Some(backend) = &self.backend {
+            backend.install(&stage.client).await.unwrap();
+        }
         stage.config_map("switch", &[], json!({"stopped": "yes"})).await;
         let mut root = stage.old.widget("v1", "root");
         root.metadata.namespace = Some(stage.name.clone());
@@ -77,12 +98,14 @@ impl Slot {
             )
             .await;
         // Somebody has put this one there already, equal.
-        until("the target is thawed", async || {
-            let mut there = stage.new.widget("v1", "there");
-            there.metadata.namespace = Some(stage.name.clone());
-            stage.api(&stage.new).create(&PostParams::default(), &there).await
-        })
-        .await;
+        if self.backend.is_none() {
+            until("the target is thawed", async || {
+                let mut there = stage.new.widget("v1", "there");
+                there.metadata.namespace = Some(stage.name.clone());
+                stage.api(&stage.new).create(&PostParams::default(), &there).await
+            })
+            .await;
+        }
         let mut there = stage.old.widget("v1", "there");
         there.metadata.namespace = Some(stage.name.clone());
         made(&stage.api(&stage.old), &there).await;
@@ -95,6 +118,9 @@ impl Slot {
     async fn tear_down(&self) {
         let (delete, all) = (DeleteParams::default(), ListParams::default());
         let stage = &self.stage;
+        if self.backend.is_some() {
+            crate::routed::leave(stage).await;
+        }
         stage
             .config_maps()
             .delete_collection(&delete, &all)
@@ -148,7 +174,31 @@ impl Slot {
                 "progress": status["progress"], "conditions": conditions,
             })
         });
-        json!({"objects": all, "policies": self.policies().await, "migration": migration})
+        let behind = match &self.backend {
+            Some(_) => self.behind().await,
+            None => Value::Null,
+        };
+        json!({"objects": all, "policies": self.policies().await, "migration": migration, "behind": behind})
+    }
+
+    /// The target CRD, and how many objects of it are stored, also while another server answers for them.
+    async fn behind(&self) -> Value {
+        let stage = &self.stage;
+        let crds: Api<CustomResourceDefinition> = Api::all(stage.client.clone());
+        let crd = crds.get(&stage.new.crd_name()).await.unwrap();
+        let versions: Vec<String> = crd
+            .spec
+            .versions
+            .into_iter()
+            .map(|version| version.name)
+            .collect();
+        let stored = stage.new.stored_at(control_plane().await).await.unwrap();
+        json!([
+            versions,
+            crd.metadata.labels,
+            crd.status.unwrap().stored_versions,
+            stored
+        ])
     }
 
     /// The locks, by the ends of their names: in between is the migration's uid.
@@ -181,7 +231,13 @@ fn same_in_each_run(object: &mut Value, uids: &BTreeMap<String, String>) {
     }
     if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
         for entry in entries {
-            *entry = json!([entry["manager"], entry["operation"], entry["subresource"]]);
+            let version = &entry["apiVersion"];
+            *entry = json!([
+                entry["manager"],
+                entry["operation"],
+                entry["subresource"],
+                version
+            ]);
         }
     }
     for reference in metadata
@@ -398,8 +454,33 @@ async fn a_crash_at_any_write_changes_nothing_where_objects_are_copied_before_th
     crashes_change_nothing("sync-crash", "SyncThenFreeze").await;
 }
 
+/// Not each write to each object, which the test above has.
+#[tokio::test]
+async fn a_crash_changes_nothing_where_objects_are_copied_behind_an_api_service() {
+    let slots = (0..SLOTS).map(async |number| Slot::routed(&format!("second-crashes{number}")).await);
+    let slots = futures::future::join_all(slots).await;
+    Box::pin(crashes_in(slots, |writes| {
+        let mut sorts = BTreeSet::new();
+        let is_chosen = |sort: &String| {
+            let decides = ["customresourcedefinitions", "apiservices", "datastoremigrations"];
+            decides.iter().any(|resource| sort.contains(resource)) || sorts.insert(sort.clone())
+        };
+        let mut is_chosen = is_chosen;
+        let chosen = writes.iter().enumerate().filter(|(_, sort)| is_chosen(sort));
+        let points = chosen.map(|(index, _)| Point {
+            write: index + 1,
+            crash: Crash::After,
+        });
+        points.collect()
+    }))
+    .await;
+}
+
 async fn crashes_change_nothing(prefix: &str, mode: &'static str) {
-    let slots = slots(prefix, mode).await;
+    crashes_in(slots(prefix, mode).await, all_points).await;
+}
+
+async fn crashes_in(slots: Vec<Slot>, points: impl Fn(&[String]) -> Vec<Point>) {
     let Ran {
         left: (complete, deleted),
         writes,
@@ -411,8 +492,9 @@ async fn crashes_change_nothing(prefix: &str, mode: &'static str) {
     assert_eq!(complete["migration"]["phase"], "Complete", "{complete:#}");
     let targets = complete["objects"].as_object().unwrap().keys();
     assert_eq!(targets.filter(|name| name.starts_with("new.")).count(), 4);
+    assert!(!complete.to_string().contains("v1exuvia"), "{complete:#}");
     assert_eq!(deleted["policies"], json!({}));
-    let came = run_all(&slots, all_points(&writes), async |slot, point| {
+    let came = run_all(&slots, points(&writes), async |slot, point| {
         let Ran {
             left, writes, met, ..
         } = Box::pin(run(slot, Some(point), false)).await;

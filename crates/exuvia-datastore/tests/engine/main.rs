@@ -19,6 +19,7 @@ mod namespaces;
 mod owned;
 mod refused;
 mod routed;
+mod second;
 mod synced;
 mod undone;
 mod writers;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{Stage, control_plane, up_to};
 
 /// A stage whose new group is answered for by another API server, which stores in the old one.
-async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {
+pub(crate) async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {
     let stage = Stage::new(name, count).await;
     let (new, old) = (stage.new.group().to_owned(), stage.old.group().to_owned());
     let backend = Aggregated::start(control_plane().await, (&new, "v1"), (&old, "v1"), &["widgets"])
@@ -24,7 +24,7 @@ async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {
 }
 
 /// An APIService without its server would stand in the way of the other tests' look at all kinds.
-async fn leave(stage: &Stage) {
+pub(crate) async fn leave(stage: &Stage) {
     let services = kube::api::ApiResource {
         group: "apiregistration.k8s.io".to_owned(),
         version: "v1".to_owned(),
@@ -50,7 +50,7 @@ async fn clones(stage: &Stage, uid: &str) -> usize {
 }
 
 /// A `ConfigMap` owned by a widget, as the other API server shows it.
-async fn dependent(stage: &Stage, owner: &str) -> ConfigMap {
+pub(crate) async fn dependent(stage: &Stage, owner: &str) -> ConfigMap {
     let shown = stage.api(&stage.new).get(owner).await.unwrap();
     let map = serde_json::from_value(json!({
         "metadata": {"name": "dependent", "namespace": stage.name, "ownerReferences": [{

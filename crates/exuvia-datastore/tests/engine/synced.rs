@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exuvia_api::{DatastorePhase, datastore_reason as reason};
+use exuvia_api::DatastorePhase;
 use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::Ended;
@@ -193,27 +193,6 @@ async fn writers_go_on_with(stage: &Stage) {
         .merge(&stage.old, "w0", json!({"spec": {"size": 100}}))
         .await;
     stage.create_old("late", json!({"size": 7})).await;
-}
-
-/// Behind an APIService nothing can be copied before the freeze.
-#[tokio::test]
-async fn it_is_refused_together_with_an_api_service() {
-    let stage = Stage::new("sync-route", 1).await;
-    let mut spec = spec(&stage);
-    spec["cutover"] = json!({"apiService": format!("v1.{}", stage.new.group())});
-    let migration = stage.migration(spec).await;
-    let mut engine = stage.engine(&migration);
-    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
-    let [blocker] = engine.blockers() else {
-        panic!("{:?}", engine.blockers());
-    };
-    assert_eq!(blocker.reason, reason::INVALID_SPEC);
-    assert!(blocker.message.contains("SyncThenFreeze"), "{}", blocker.message);
-    assert!(
-        blocker.message.contains("cutover.apiService"),
-        "{}",
-        blocker.message
-    );
 }
 
 /// An owner and its dependent that appear late, and one that is made again.

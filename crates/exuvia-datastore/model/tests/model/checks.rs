@@ -2,7 +2,7 @@
 
 use exuvia_api::{CleanupSource, DatastorePhase};
 use exuvia_datastore::protocol::{
-    Clones, Deletion, Hold, Next, NextStep, Observed, Route, Stage, Step, cleanup,
+    Clones, Deletion, Hold, Next, NextStep, Observed, Route, Second, Stage, Step, cleanup,
 };
 
 use crate::environment::collects_dependents;
@@ -27,7 +27,7 @@ impl World {
     fn is_as_before(&self) -> bool {
         // Copies that were left behind an APIService are on record.
         let left = self.record.copies_left && self.route == Route::Backend;
-        self.is_let_go() && (!self.has_own_targets() || left)
+        self.is_let_go() && (!self.has_own_targets() || left) && self.second == Second::Absent
     }
 
     /// Nobody waits for us.
@@ -48,6 +48,7 @@ pub(crate) fn invariants(state: &State) -> Check {
     }
     let leaves_something = world.is_locked()
         || world.clones != Clones::Absent
+        || world.second != Second::Absent
         || !world.is_committed() && (world.has_own_targets() || world.held(0) || world.held(1));
     never(
         leaves_something && !world.record.has_finalizer,
@@ -89,6 +90,10 @@ fn gone(world: &World) -> Check {
         left || world.clones != Clones::Absent,
         "the migration is gone and a lock is left",
     )?;
+    never(
+        world.second != Second::Absent || world.names_second,
+        "the migration is gone and its version is left",
+    )?;
     never(world.stamped, "the migration is gone and its marks are left")?;
     never(
         world.source_policy != Form::Absent && !world.retired,
@@ -117,6 +122,14 @@ fn complete(world: &World) -> Check {
     never(
         world.target_policy || world.shield != Shield::Absent || world.guard.is_some() || world.held(1),
         "complete, and something is still locked",
+    )?;
+    never(
+        world.second != Second::Absent,
+        "complete, and a version of ours is left",
+    )?;
+    never(
+        world.names_second,
+        "complete, and objects name a version that is gone",
     )?;
     never(
         world.source_policy == Form::Committed && !world.tampered,
@@ -150,6 +163,11 @@ pub(crate) fn decision(state: &State, observed: &Observed, next: &Next) -> Check
     never(
         part == Stage::Moving && frozen_too_long && !gives_up,
         "the freeze lasts longer than it may",
+    )?;
+    let is_kept_away = part == Stage::Moving && observed.wants.second && observed.seen.second_refused;
+    never(
+        is_kept_away && matches!(next, NextStep::Do(_)) && !gives_up,
+        "it argues with somebody about the versions of a CRD",
     )?;
     never(
         world.forgotten && !matches!(next, NextStep::Do(Step::Undo(_)) | NextStep::Wait(_)),
@@ -193,11 +211,28 @@ pub(crate) fn step(before: &World, after: &World, observed: &Observed, step: Ste
             foreign && old != new,
             "a target is overwritten or deleted that is not ours, or was changed since",
         )?;
+        let vanishes = matches!(old, Target::Ours { .. }) && new == Target::Absent;
+        let is_read = before.has_second() && before.aliased && before.crd_servers > 0;
+        never(
+            step == Step::UndoTargets && vanishes && is_read,
+            "readers of the target group see objects vanish that exist",
+        )?;
+        let appears = old == Target::Absent && matches!(new, Target::Ours { .. });
+        let is_excused = before.tampered || !before.setting.admission;
+        never(
+            appears && is_read && !is_excused,
+            "a target is made and nobody can be asked under which uids dependents name it",
+        )?;
         never(
             before.is_committed() && new == Target::Absent && old != new,
             "a target is deleted after the commit",
         )?;
     }
+    let drops = before.second != Second::Absent && after.second == Second::Absent;
+    never(
+        drops && before.names_second,
+        "a version is dropped that objects name: every later apply to them fails",
+    )?;
     never(
         before.is_committed() && after.route == Route::Backend && before.route != after.route,
         "the APIService is put back after the commit",

@@ -1,6 +1,6 @@
 //! What everybody else does: writers, API servers, operators, people, the clock.
 
-use exuvia_datastore::protocol::{Deletion, Record, Route, Stage};
+use exuvia_datastore::protocol::{Deletion, Record, Route, Second, Stage};
 
 use crate::state::State;
 use crate::synced::Follow;
@@ -126,7 +126,10 @@ fn people(state: &State, after: &mut Vec<State>) {
         }
     }
     let frozen = world.source_policy == Form::Frozen && world.target_policy;
-    if world.setting.forgets && frozen && !world.is_committed() {
+    let is_free = world.source_policy == Form::Absent && !world.target_policy;
+    let copies = world.second != Second::Absent && world.route == Route::Backend && world.crd_servers == 0;
+    if world.setting.forgets && (frozen && !world.has_second() || is_free && copies) && !world.is_committed()
+    {
         write(|world| {
             world.record = Record {
                 has_finalizer: world.record.has_finalizer,
@@ -177,6 +180,12 @@ fn others(state: &State, after: &mut Vec<State>) {
         after.push(with(state, |world| {
             world.put_back_route();
             world.route_before = Route::Backend;
+        }));
+    }
+    // While the guard is in force nobody changes the CRDs.
+    if world.second != Second::Absent && (ended || !world.guards_targets()) {
+        after.push(with(state, |world| {
+            (world.second, world.reverted) = (Second::Absent, true);
         }));
     }
     if world.setting.flags {

@@ -55,9 +55,10 @@ pub(crate) enum Mistake {
     TakeAWatchForComplete,
     TrustAWatchThatWasCut,
     FollowTheSourceAlone,
+    DropVersionFirst,
 }
 
-const MISTAKES: [Mistake; 24] = [
+const MISTAKES: [Mistake; 25] = [
     Mistake::ProbeOneServer,
     Mistake::CopyBeforeTheDrain,
     Mistake::DrainTooShort,
@@ -82,6 +83,7 @@ const MISTAKES: [Mistake; 24] = [
     Mistake::TakeAWatchForComplete,
     Mistake::TrustAWatchThatWasCut,
     Mistake::FollowTheSourceAlone,
+    Mistake::DropVersionFirst,
 ];
 
 /// What the process does next. The first state is the one in which it goes well.

@@ -43,7 +43,7 @@ pub(crate) fn copy(
     if world.aliased && !state.seen.aliases {
         return Err("a target is made and nobody knows under which uids dependents name it".into());
     }
-    if world.aliased && state.seen.tried_again != Tried::Clean {
+    if world.aliased && !world.has_second() && state.seen.tried_again != Tried::Clean {
         return Err("targets are made although nobody looked what stands there".into());
     }
     let source = world.sources[object];
@@ -64,7 +64,7 @@ pub(crate) fn copy(
             }
             Target::Absent if source.there => {
                 *target = ours;
-                next.world.stamped = true;
+                (next.world.stamped, next.world.names_second) = (true, world.has_second());
                 late = Some(Late::Target(object, source.version));
             }
             Target::Ours { changed: false, .. } if source.there => *target = ours,
@@ -135,7 +135,8 @@ pub(crate) fn undo_targets(
     let object = usize::from(doing.at);
     let world = &state.world;
     if object == world.setting.objects {
-        let answered = world.reached() == [Route::Crds] && world.route == Route::Crds && !world.route_touched;
+        let routed = world.reached() == [Route::Crds] && world.route == Route::Crds && !world.route_touched;
+        let answered = routed || world.has_second();
         let none_left = if mistake == Some(Mistake::TakeAnyListForOurs) {
             !answered || !world.has_own_targets()
         } else {

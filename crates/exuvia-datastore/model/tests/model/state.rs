@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Deletion, Denies, Drained, Observed, Seen, Stage, Step, Synced, Tried, Undo, Verified, Waits,
+    Checked, Deletion, Denies, Drained, Observed, Second, Seen, Stage, Step, Synced, Tried, Undo, Verified,
+    Waits,
 };
 
 use crate::synced::Follow;
@@ -97,6 +98,10 @@ impl State {
             ..Seen::default()
         };
         (self.doing, self.draining, self.follow) = (None, None, None);
+        // Whether every server serves it is not known any more.
+        if self.world.second == Second::Ready {
+            self.world.second = Second::Partial;
+        }
         self
     }
 
@@ -135,6 +140,7 @@ impl State {
             Stage::After => Seen {
                 denies: seen.denies,
                 drained: seen.drained,
+                retired: seen.retired,
                 references: seen.references,
                 waits: seen.waits,
                 stamps_dropped: seen.stamps_dropped,
@@ -161,6 +167,7 @@ impl State {
             record.frozen_for = record.frozen_for.map(|_| Duration::ZERO);
             record.route_returned = 0;
             record.frozen = false;
+            world.reverted = false;
         }
         if stage == Stage::After {
             world.targets = [Target::Absent; MOST_OBJECTS];
@@ -173,6 +180,7 @@ impl State {
             (record.undo, record.retreats) = (None, 0);
         }
         if record.phase == DatastorePhase::Complete {
+            seen.retired = true;
             (world.suspend, world.ready, seen.references) = (false, true, true);
             (seen.waits, seen.stamps_dropped) = (Waits::Met, true);
         }

@@ -6,8 +6,8 @@
 
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
-    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Stage, Step, Synced, Tried, Verified,
-    Waits,
+    Checked, Clones, Deletion, Denies, Drained, Policy, Record, Route, Second, Stage, Step, Synced, Tried,
+    Verified, Waits,
 };
 
 use crate::Mistake;
@@ -150,6 +150,24 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
             }
             record(world, &mut |record| record.phase = DatastorePhase::Migrating);
         }
+        // One CRD after the other; done when all of them are served.
+        Step::AddVersion => {
+            ends = world.second != Second::Absent;
+            late = (!ends).then_some(Late::Version);
+            world.second = if ends { Second::Ready } else { Second::Partial };
+            let taken_away = std::mem::take(&mut world.reverted);
+            seen.second_refused |= taken_away && Stage::from_record(&world.record) == Stage::Moving;
+        }
+        // What names it first, then the CRDs.
+        Step::RetireVersion | Step::UndoVersion => {
+            ends = doing.at == 1;
+            if ends || is(Mistake::DropVersionFirst) {
+                world.second = Second::Absent;
+            } else {
+                world.names_second = false;
+            }
+            seen.retired |= ends;
+        }
         Step::Guard => {
             late = world.guard.is_none().then_some(Late::Guard);
             world.guard = world.guard.or(Some(0));
@@ -244,6 +262,9 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         // Only the one on record is removed. Another one is counted and put on record, in one write.
         Step::RemoveRoute => {
             if world.route == Route::Backend && world.route_known {
+                if world.has_second() && seen.verified != Verified::Yes {
+                    return Err("readers of the target group do not find what is not copied yet".into());
+                }
                 world.route = Route::Crds;
                 (seen.routed_everywhere, seen.backend_everywhere) = (false, false);
                 late = Some(Late::RemoveRoute);
@@ -259,7 +280,7 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
                 if is(Mistake::TrustWhatWasSeenBeforeTheSwitch) {
                     seen.routed_everywhere = true;
                 } else {
-                    seen.routed();
+                    seen.routed(&state.world.wants());
                 }
                 world.route_touched = false;
             }
@@ -272,6 +293,9 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         Step::RecordRouted => {
             record(world, &mut |record| record.routed = true);
         }
+        // The targets cannot be reached.
+        Step::Sync | Step::CatchUp | Step::Copy | Step::Verify | Step::UndoTargets
+            if world.has_second() && world.second == Second::Absent => {}
         Step::Copy => return copy(state, next, doing, mistake),
         Step::Verify => return Ok(verify(state, next, doing)),
         Step::Sync => return Ok(sync(state, next, doing, mistake)),

@@ -43,7 +43,7 @@ fn settle(next: &mut State, object: usize, mistake: Option<Mistake>) -> Settled 
         Target::Absent if source.there && world.bad != Bad::Nothing => return Settled::Refused,
         Target::Absent if source.there => {
             *target = ours;
-            world.stamped = true;
+            (world.stamped, world.names_second) = (true, world.has_second());
             late = Some(Late::Target(object, source.version));
         }
         Target::Ours { changed: false, .. } if source.there => *target = ours,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use exuvia_api::{CleanupSource, DatastorePhase};
-use exuvia_datastore::protocol::{Clones, Flags, Guard, Locks, Policy, Record, Route, Wants};
+use exuvia_datastore::protocol::{Clones, Flags, Guard, Locks, Policy, Record, Route, Second, Wants};
 
 /// After so many ticks a request has taken effect or never will.
 pub(crate) const DRAIN: u8 = 2;
@@ -75,6 +75,7 @@ pub(crate) struct InFlight {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Late {
     Clone,
+    Version,
     Guard,
     SourcePolicy,
     ThawedPolicy(Form),
@@ -156,6 +157,12 @@ pub(crate) struct World {
     pub(crate) shield: Shield,
     pub(crate) guard: Option<u8>,
     pub(crate) clones: Clones,
+    /// The second version of the target CRDs.
+    pub(crate) second: Second,
+    /// Somebody took it away.
+    pub(crate) reverted: bool,
+    /// Objects of the target CRDs name it.
+    pub(crate) names_second: bool,
     pub(crate) flags: [Value; 2],
     /// The flags as their owners had them last.
     pub(crate) flags_before: [Value; 2],
@@ -218,6 +225,9 @@ impl World {
             shield: Shield::Absent,
             guard: None,
             clones: Clones::Absent,
+            second: Second::Absent,
+            reverted: false,
+            names_second: false,
             flags: [Value::Open; 2],
             flags_before: [Value::Open; 2],
             route,
@@ -297,6 +307,7 @@ impl World {
             max_duration: self.setting.max_duration.then_some(MAX_DURATION),
             route,
             clones: route,
+            second: self.has_second(),
             cleanup: self.setting.cleanup,
         }
     }
@@ -314,8 +325,14 @@ impl World {
             shield: self.shield != Shield::Absent,
             route: self.route,
             clones: self.clones,
+            second: self.second,
             source: self.source_crd,
         }
+    }
+
+    /// Targets are copied before the freeze, and another server may answer for them.
+    pub(crate) fn has_second(&self) -> bool {
+        self.setting.sync && self.setting.route
     }
 
     pub(crate) fn objects(&self) -> std::ops::Range<usize> {
@@ -348,7 +365,7 @@ impl World {
     /// Where a request of ours for a target may end: at the CRDs, at the old backend.
     pub(crate) fn reached(&self) -> Vec<Route> {
         match self.crd_servers {
-            _ if !self.setting.route => vec![Route::Crds],
+            _ if !self.setting.route || self.has_second() => vec![Route::Crds],
             0 => vec![Route::Backend],
             SERVERS => vec![Route::Crds],
             _ => vec![Route::Crds, Route::Backend],
@@ -420,6 +437,7 @@ impl World {
     pub(crate) fn land(&mut self, late: Late) {
         match late {
             Late::Clone if self.clones == Clones::Absent => self.clones = Clones::Partial,
+            Late::Version if self.second == Second::Absent => self.second = Second::Partial,
             Late::Guard => self.guard = self.guard.or(Some(0)),
             Late::SourcePolicy if self.source_policy == Form::Absent => {
                 (self.source_policy, self.touched) = (Form::Frozen, true);
@@ -433,12 +451,14 @@ impl World {
             Late::Shield if self.shield == Shield::Absent => self.shield = Shield::Unproven,
             Late::RemoveRoute => (self.route, self.route_touched) = (Route::Crds, true),
             Late::Flag(flag) => self.flags[flag] = Value::Frozen,
+            // A version that is gone takes no requests.
+            Late::Target(..) if self.has_second() && self.second == Second::Absent => {}
             Late::Target(object, version) if self.targets[object] == Target::Absent => {
                 self.targets[object] = Target::Ours {
                     version,
                     changed: false,
                 };
-                self.stamped = true;
+                (self.stamped, self.names_second) = (true, self.has_second());
             }
             _ => {} // it is there already
         }

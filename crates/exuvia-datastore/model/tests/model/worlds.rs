@@ -68,6 +68,15 @@ pub(crate) fn worlds() -> Vec<World> {
     };
     let two_synced = Setting { sync: true, ..two };
     let busy_and_synced = Setting { writes: 2, ..synced };
+    let synced_route = Setting { sync: true, ..route };
+    let synced_unguarded_route = Setting {
+        sync: true,
+        ..unguarded_route
+    };
+    let forgets_copies = Setting {
+        forgets: true,
+        ..synced_route
+    };
     let busy = Setting { writes: 2, ..counted };
     let bad = |setting, bad| World {
         bad,
@@ -101,12 +110,28 @@ pub(crate) fn worlds() -> Vec<World> {
     vec![
         World::fresh(unguarded_route, 2),
         World::fresh(route, 2),
-        no_backend,
+        no_backend.clone(),
         World::converged(plain, 3),
         World::converged(thaws, 3),
         World::fresh(flags_alone, 2),
         World::fresh(plain, 2),
         World::fresh(synced, 2),
+        World::fresh(synced_route, 2),
+        World::fresh(synced_unguarded_route, 1),
+        World::fresh(forgets_copies, 1),
+        foreign(synced_route, Target::Foreign(None)),
+        bad(synced_route, Bad::Hidden),
+        World {
+            events_left: 1,
+            ..kept(synced_route)
+        },
+        World {
+            setting: synced_unguarded_route,
+            ..World {
+                events_left: 1,
+                ..no_backend
+            }
+        },
         World::fresh(synced_and_counted, 2),
         World::fresh(synced_by_flags, 1),
         World::fresh(busy_and_synced, 1),

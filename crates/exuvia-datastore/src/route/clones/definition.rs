@@ -15,7 +15,7 @@ const PREFIX: &str = "preflight-";
 /// A plural is a DNS label.
 const MAX_LABEL: usize = 63;
 
-pub(super) fn crds() -> ApiResource {
+pub(in crate::route) fn crds() -> ApiResource {
     resource(
         "apiextensions.k8s.io",
         "v1",
