@@ -126,7 +126,7 @@ fn put(server: &mut MCPServer, hash: Option<&str>) {
         let annotations = server.annotations_mut();
         annotations.insert(TOOL_CONFIG_HASH.to_owned(), hash.to_owned());
     } else if let Some(annotations) = &mut server.metadata.annotations {
-        // Without it there may be no annotations at all, and an empty map would be a change.
+        // A server without any annotations stays as it is: an empty map would be a change.
         annotations.remove(TOOL_CONFIG_HASH);
     }
 }

@@ -199,7 +199,7 @@ impl Runner {
         let api: Api<MCPServer> = Api::namespaced(self.client.clone(), &self.config.namespace);
         match api.get_opt(&self.config.name).await {
             Ok(server) => Ok(server),
-            // Without our CRD, as next to another operator: there is no owner to report to.
+            // Without our CRD, as next to another operator: nobody is there to report to.
             Err(error) if self.names.stamp_on == StampOn::PodTemplate => {
                 tracing::debug!(error = %exuvia_write::brief(&error), "no MCPServer");
                 Ok(None)

@@ -68,7 +68,7 @@ pub struct RunSettings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no usable run config.
+    /// No usable run config was found.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The token in the environment is not one.
