@@ -255,6 +255,6 @@ async fn a_restarted_old_pod_does_no_harm_in_the_middle_of_a_roll_out() {
     let client = ControlPlane::shared().await.client().unwrap();
     let sets: Api<k8s_openapi::api::apps::v1::StatefulSet> = Api::namespaced(client, "rollout-example");
     let set = sets.get("till-backend").await.unwrap();
-    let pod = set.spec.unwrap().template.spec.unwrap();
+    let pod = set.spec.template.spec.unwrap();
     assert_eq!(pod.containers[0].image.as_deref(), Some("till:2"));
 }
