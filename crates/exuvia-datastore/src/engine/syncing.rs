@@ -16,7 +16,11 @@ impl Engine {
         self.follower = self
             .follower
             .take()
-            .filter(|(followed, _)| stage == Stage::Moving && self.observed.wants.sync && *followed == spec);
+            .filter(|(followed, _)| stage == Stage::Moving && self.observed.wants.sync && *followed == spec)
+            .filter(|(_, follower)| {
+                let work = self.work.as_ref();
+                work.is_some_and(|work| follower.follows(&work.mover))
+            });
         if self.seen.synced != Synced::Yes {
             return;
         }
@@ -65,7 +69,7 @@ impl Engine {
                 Synced::Failed
             }
             Kept::Lost => {
-                self.follower = None;
+                self.read_everything_again();
                 Synced::No
             }
         };
@@ -110,12 +114,30 @@ impl Engine {
                 self.seen.verified = Verified::Failed;
             }
             // Everything is copied and read again, as after a crash.
-            Kept::Lost => {
-                self.follower = None;
-                self.seen.synced = Synced::No;
-            }
+            Kept::Lost => self.read_everything_again(),
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Kinds, sources and targets: nothing that was seen of them counts any more.
+    pub(super) fn read_everything_again(&mut self) {
+        self.follower = None;
+        self.seen.synced = Synced::No;
+        (self.seen.copied, self.seen.verified) = (Copied::No, Verified::No);
+        if let Some(work) = &mut self.work {
+            work.generation = None;
+        }
+    }
+
+    /// Whether the CRDs are still those that everything was read by; otherwise everything is read again.
+    pub(super) async fn kinds_are_current(&mut self) -> Result<bool, Error> {
+        let is_current = self.work()?.mover.kinds.are_current(&self.client).await?;
+        if !is_current {
+            self.read_everything_again();
+        }
+        Ok(is_current)
     }
 }
 
