@@ -137,6 +137,38 @@ async fn has_policies(client: &Client) -> Result<bool, Error> {
     }
 }
 
+/// Migrations of the same kinds that run. Asked once more when this one is on record as running: of two that begin at the same
+/// time at least the later one sees the other.
+pub(crate) async fn rivals(client: &Client, migration: &DatastoreMigration) -> Result<Vec<Blocker>, Error> {
+    let ours = kinds_of(migration);
+    let runs = |other: &DatastoreMigration| {
+        let phase = other.status.as_ref().and_then(|status| status.phase);
+        matches!(phase, Some(DatastorePhase::Migrating | DatastorePhase::Converged))
+    };
+    let others: Vec<DatastoreMigration> = all(&Api::all(client.clone())).await?;
+    let others = others.iter().filter(|other| other.uid() != migration.uid());
+    Ok(others
+        .filter(|other| runs(other))
+        .filter_map(|other| overlap(&ours, other))
+        .collect())
+}
+
+/// A kind that another migration moves, too.
+fn overlap(ours: &[(String, String)], other: &DatastoreMigration) -> Option<Blocker> {
+    let mut theirs = kinds_of(other).into_iter();
+    let (group, kind) = theirs.find(|kind| ours.contains(kind))?;
+    Some(Blocker {
+        kind: format!("{kind}.{group}"),
+        ..blocker(
+            reason::OVERLAP,
+            &format!(
+                "DatastoreMigration {} also moves this kind: wait for its end",
+                other.name_any()
+            ),
+        )
+    })
+}
+
 /// Other migrations that work on the same kinds.
 async fn overlaps(
     client: &Client,
@@ -150,18 +182,7 @@ async fn overlaps(
         if other.uid() == migration.uid() || !is_first(&other, migration) {
             continue;
         }
-        if let Some((group, kind)) = kinds_of(&other).into_iter().find(|kind| ours.contains(kind)) {
-            blockers.push(Blocker {
-                kind: format!("{kind}.{group}"),
-                ..blocker(
-                    reason::OVERLAP,
-                    &format!(
-                        "DatastoreMigration {} also moves this kind: wait for its end",
-                        other.name_any()
-                    ),
-                )
-            });
-        }
+        blockers.extend(overlap(&ours, &other));
     }
     let resources: Vec<String> = kinds
         .sources()
@@ -197,7 +218,7 @@ async fn overlaps(
     Ok(blockers)
 }
 
-async fn all<K>(api: &Api<K>) -> Result<Vec<K>, exuvia_sweep::ListError>
+pub(crate) async fn all<K>(api: &Api<K>) -> Result<Vec<K>, exuvia_sweep::ListError>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned,
 {

@@ -6,14 +6,17 @@ use exuvia_api::{
 };
 use serde_json::{Map, Value};
 
+use crate::copy::EDITED_ANNOTATION;
+
 /// Annotations that tools put on objects to know them again. They say nothing about what people want.
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 7] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "argocd.argoproj.io/tracking-id",
     MIGRATION_UID_ANNOTATION,
     SOURCE_RV_ANNOTATION,
     SOURCE_UIDS_ANNOTATION,
     SOURCE_HASH_ANNOTATION,
+    EDITED_ANNOTATION,
 ];
 
 /// Keys that begin like this are Helm's.

@@ -23,6 +23,8 @@ pub struct Kind {
     pub has_status: bool,
     /// The CRD's uid.
     pub crd_uid: String,
+    /// The CRD's generation: it changes with schema, subresources and conversion.
+    pub crd_generation: i64,
 }
 
 impl Kind {
@@ -200,6 +202,27 @@ impl Kinds {
             .find(|target| target.resource.group == group && target.resource.kind == kind)
     }
 
+    /// Whether sources and targets are those of these other kinds, by the same CRDs.
+    pub(crate) fn are_as(&self, other: &Self) -> bool {
+        self.sources() == other.sources() && self.targets() == other.targets()
+    }
+
+    /// Whether every CRD is still the one that was read. What another schema drops or adds raises no event of any object.
+    pub(crate) async fn are_current(&self, client: &Client) -> Result<bool, kube::Error> {
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        for kind in self.sources().into_iter().chain(self.targets()) {
+            let found = crds.get_metadata_opt(&kind.name()).await?;
+            let is_same = found.is_some_and(|crd| {
+                crd.metadata.uid.as_ref() == Some(&kind.crd_uid)
+                    && crd.metadata.generation == Some(kind.crd_generation)
+            });
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The waves in their order.
     pub fn waves(&self) -> Vec<i32> {
         let mut waves: Vec<i32> = self.moved.iter().map(|moved| moved.wave).collect();
@@ -237,6 +260,8 @@ struct Definition {
 #[serde(rename_all = "camelCase")]
 struct DefinitionMeta {
     uid: String,
+    #[serde(default)]
+    generation: i64,
     deletion_timestamp: Option<String>,
 }
 
@@ -355,6 +380,7 @@ impl Definitions {
             namespaced: crd.spec.scope == "Namespaced",
             has_status: served.subresources.status.is_some(),
             crd_uid: crd.metadata.uid.clone(),
+            crd_generation: crd.metadata.generation,
         })
     }
 }

@@ -179,6 +179,13 @@ async fn was_moved(
     if annotation(&live, SOURCE_HASH_ANNOTATION) != Some(hash_of(source).as_str()) {
         return Ok(not_moved(redacted!("it was changed after the move")));
     }
+    if let Some(field) = mover.lost_with_its_schema(target, &live, &output).await? {
+        return Ok(not_moved(redacted!(
+            "its target has lost {}, which the target kind does not take any more, so this is the last copy: let the CRD have it \
+             again, or set cleanup.source to KeepFrozen or Thaw",
+            Name(&field)
+        )));
+    }
     Ok(mover.left_as_it_was(source).await?.and_then(not_copied))
 }
 

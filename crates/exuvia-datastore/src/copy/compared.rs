@@ -5,6 +5,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
+use super::marks::written_by_others;
 use super::target::{read, refusal};
 use crate::Error;
 use crate::compare::Comparison;
@@ -58,7 +59,15 @@ pub(crate) async fn compare(
     let shown = comparison.differences(&would_be, &as_stored);
     let made = made_of(writer, api, live, wanted).await?;
     let differs = if shown.is_empty() {
-        hidden(comparison, &live_value, wanted, made.as_ref())
+        // What an update adds to a copy that nobody else has written to is the server's. A value that it changes is not: our
+        // own may have been put back.
+        let mut added = comparison.differences(wanted, &would_be);
+        added.retain(|(_, wanted, _)| wanted.is_null() && !written_by_others(&live.metadata));
+        let mut hidden = hidden(comparison, &live_value, wanted, made.as_ref());
+        hidden.retain(|(path, wanted, _)| {
+            !wanted.is_null() || !added.iter().any(|(added, ..)| overlap(path, added))
+        });
+        hidden
     } else if made.is_some_and(|made| comparison.difference(&live_value, &made).is_none()) {
         // What policies and webhooks do to objects only as they are created shows in no update.
         Vec::new()
@@ -120,7 +129,7 @@ async fn made_of(
 }
 
 /// Like this name, and within the 63 characters that some kinds allow.
-fn another_name(name: &str) -> String {
+pub(super) fn another_name(name: &str) -> String {
     let start: String = name.chars().take(50).collect();
     format!("{start}-exuvia-try")
 }

@@ -85,6 +85,13 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
+    /// Whether it follows the kinds that the mover works on, by the same CRDs.
+    pub(crate) fn follows(&self, mover: &Mover) -> bool {
+        let is_same = |followed: &[Kind], worked_on: Vec<&Kind>| followed.iter().eq(worked_on);
+        is_same(&self.followed.sources, mover.kinds.sources())
+            && is_same(&self.followed.targets, mover.kinds.targets())
+    }
+
     /// Whether so much is left that no freeze should begin.
     pub(crate) fn is_far_behind(&self) -> bool {
         lock(&self.followed.ledger).backlog() > FAR_BEHIND

@@ -17,6 +17,9 @@ use crate::Error;
 use crate::kinds::Kind;
 use crate::lock::lock;
 
+/// On a copy that somebody changed without a trace in its managed fields: who only removes fields owns none.
+pub(crate) const EDITED_ANNOTATION: &str = "exuvia.dev/edited";
+
 /// Targets that were taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenBack {
@@ -25,7 +28,7 @@ pub(crate) struct TakenBack {
     /// How many are on their way.
     pub(crate) going: u64,
     /// Targets that somebody else has written to since. They stay.
-    pub(crate) changed: Vec<String>,
+    pub(crate) changed: Vec<(Kind, Option<String>, String)>,
     /// How many somebody keeps from being deleted, and the first of them.
     pub(crate) refused: u64,
     pub(crate) refusals: Vec<Blocker>,
@@ -65,7 +68,7 @@ impl TakenBack {
 }
 
 impl Mover {
-    fn marked_as_ours(&self, metadata: &ObjectMeta) -> bool {
+    pub(super) fn marked_as_ours(&self, metadata: &ObjectMeta) -> bool {
         let annotations = metadata.annotations.as_ref();
         annotations.and_then(|all| all.get(MIGRATION_UID_ANNOTATION)) == Some(&self.uid)
     }
@@ -94,8 +97,9 @@ impl Mover {
                         return Verdict::skipped();
                     }
                     if written_by_others(&object.metadata) {
-                        let shown = shown(kind, &object.metadata);
-                        lock(&taken).changed.push(shown);
+                        let name = object.metadata.name.unwrap_or_default();
+                        let changed = (kind.clone(), object.metadata.namespace, name);
+                        lock(&taken).changed.push(changed);
                         return Verdict::unchanged();
                     }
                     match self.delete(&api, &object.metadata).await {
@@ -203,15 +207,22 @@ fn failed(error: &exuvia_write::Error) -> Verdict {
 
 /// Whether another manager than ours has an entry: then the object is no longer ours alone.
 pub(super) fn written_by_others(metadata: &ObjectMeta) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    if annotations.is_some_and(|all| all.contains_key(EDITED_ANNOTATION)) {
+        return true;
+    }
     let entries = metadata.managed_fields.iter().flatten();
     let mut managers = entries.map(|entry| entry.manager.as_deref().unwrap_or_default());
     managers.any(|manager| manager != FIELD_MANAGER)
 }
 
-fn shown(kind: &Kind, metadata: &ObjectMeta) -> String {
-    let name = metadata.name.as_deref().unwrap_or_default();
-    match &metadata.namespace {
-        Some(namespace) => format!("{} {namespace}/{name}", kind.shown()),
-        None => format!("{} {name}", kind.shown()),
+impl TakenBack {
+    /// The first target that somebody else has written to.
+    pub(crate) fn first_changed(&self) -> Option<String> {
+        let (kind, namespace, name) = self.changed.first()?;
+        Some(match namespace {
+            Some(namespace) => format!("{} {namespace}/{name}", kind.shown()),
+            None => format!("{} {name}", kind.shown()),
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 mod aliases;
 mod compared;
+mod contested;
 mod findings;
 mod follow;
 mod ledger;
@@ -34,7 +35,7 @@ pub(crate) use self::aliases::Aliases;
 pub(crate) use self::compared::{Compared, compare};
 pub use self::findings::{Findings, Problem};
 pub(crate) use self::follow::{Follower, Kept};
-pub(crate) use self::marks::TakenBack;
+pub(crate) use self::marks::{EDITED_ANNOTATION, TakenBack};
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;
 use crate::compare::Comparison;
@@ -67,6 +68,10 @@ pub struct Mover {
     /// Places of targets that had to wait for their owners.
     waited: Mutex<HashSet<u128>>,
     owner_kinds: Vec<OwnerKind>,
+    /// What copies were when they were last in step, by their places. A copy that is being written is not among them.
+    pub(crate) known: Mutex<HashMap<u128, u128>>,
+    /// Uids of other migrations, and whether they may still take their copies back.
+    others: Mutex<HashMap<String, bool>>,
 }
 
 impl Mover {
@@ -100,6 +105,8 @@ impl Mover {
             successors: Mutex::default(),
             waited: Mutex::default(),
             owner_kinds,
+            known: Mutex::default(),
+            others: Mutex::default(),
         }
     }
 
@@ -213,6 +220,23 @@ pub(crate) fn hash_of(object: &DynamicObject) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_ref()[..16]);
     format!("{:032x}", u128::from_be_bytes(bytes))
+}
+
+/// A number for everything that people can change of a copy. Owners are left out: the garbage collector removes those that
+/// are gone.
+fn content_of(object: &DynamicObject) -> u128 {
+    let metadata = &object.metadata;
+    let counting = json!([
+        metadata.uid,
+        metadata.labels,
+        metadata.annotations,
+        metadata.finalizers,
+        object.data,
+    ]);
+    let digest = ring::digest::digest(&ring::digest::SHA256, counting.to_string().as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    u128::from_be_bytes(bytes)
 }
 
 /// An annotation's value.

@@ -6,7 +6,7 @@ use exuvia_api::datastore_reason as reason;
 use kube::api::DynamicObject;
 
 use super::findings::Problem;
-use super::target::{Attempt, Place, has_owners};
+use super::target::{Attempt, Place, UNKNOWN_TARGET, has_owners};
 use super::trial::{all_looked_at, held_by, key_of};
 use super::{Findings, Mover};
 use crate::Error;
@@ -23,6 +23,8 @@ enum Written {
     Skipped,
     /// It is there and differs in this field.
     Differs(String),
+    /// It is a copy that is not ours alone.
+    Contested(String),
     /// Its owners are not there yet.
     Later,
 }
@@ -37,6 +39,7 @@ impl Mover {
         self.forget_findings();
         self.forget_successors();
         lock(&self.waited).clear();
+        lock(&self.known).clear();
         let waves = self.kinds.waves();
         let mut done = 0;
         for wave in waves {
@@ -109,7 +112,7 @@ impl Mover {
         for output in &converted.outputs {
             let mapping = &self.migration.spec.mappings[output.mapping];
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
-                continue;
+                return Err(Error::Changed(UNKNOWN_TARGET));
             };
             // After the first pass only those come in question that had to wait.
             let key = key_of(output);
@@ -135,6 +138,10 @@ impl Mover {
                 Written::Migrated => count(|progress| progress.migrated += 1),
                 Written::Skipped => count(|progress| progress.skipped += 1),
                 Written::Differs(field) => self.differs(kind, target, output, field),
+                Written::Contested(field) => {
+                    let place = (output.namespace.as_deref(), output.name.as_str());
+                    self.contested(&kind.resource.kind, &mapping.name, (target, place), field);
+                }
                 Written::Later => {}
             }
         }
@@ -188,6 +195,7 @@ impl Mover {
                     return Ok(Ok(Written::Skipped));
                 }
                 Ok(Place::Differs(field)) => return Ok(Ok(Written::Differs(field))),
+                Ok(Place::Contested(field)) => return Ok(Ok(Written::Contested(field))),
                 Ok(Place::Ours(live))
                     if self.is_up_to_date(source, &live, output) && has_owners(&live, &references) =>
                 {
@@ -202,9 +210,11 @@ impl Mover {
         if !output.extra {
             self.note(&self.uids_of(source, output), target, &live.metadata);
         }
+        let has_none = live.data.get("status").is_none_or(serde_json::Value::is_null);
         if target.has_status
-            && let Some(status) = &output.status
-            && let Err(problem) = self.write_status(target, &live, source, status).await?
+            && let Some(status) = self.status_of(output)
+            && !(status.is_null() && has_none)
+            && let Err(problem) = self.write_status(target, &live, source, &status).await?
         {
             return Ok(Err(problem));
         }

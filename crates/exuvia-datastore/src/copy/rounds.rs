@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use exuvia_api::datastore_reason as reason;
-use exuvia_write::Redacted;
+use exuvia_write::{Name, Redacted, redacted};
 use futures::{FutureExt, StreamExt};
 use kube::api::ObjectMeta;
 
@@ -53,6 +53,9 @@ impl Mover {
     /// Not everything could be looked at. What was done is known, and the next turn goes on from there.
     pub(crate) async fn keep_in_step(&self, follower: &mut Follower) -> Result<Kept, Error> {
         let until = Instant::now() + TURN;
+        if !self.kinds.are_current(&self.client).await? {
+            return Ok(Kept::Lost);
+        }
         self.unless_cancelled(follower.listed()).await?;
         if !follower.is_copied {
             let found = self.copy_all().await?;
@@ -187,7 +190,7 @@ impl Mover {
         Ok(round)
     }
 
-    /// Takes back what is ours and what no source wants. What somebody else has written to is not ours any more.
+    /// Takes back what is ours and what no source wants. What somebody else has written to is a conflict.
     async fn withdraw_strays(&self, followed: &Followed, round: &mut Round) {
         let strays = lock(&followed.ledger).take_strays();
         round.objects += strays.len();
@@ -197,7 +200,12 @@ impl Mover {
             let mut ledger = lock(&followed.ledger);
             // A source that wants it by now finds it gone: the watch tells of that.
             match came {
-                Ok(Withdrawn::Gone | Withdrawn::Edited) => round.in_step += 1,
+                Ok(Withdrawn::Gone) => round.in_step += 1,
+                Ok(Withdrawn::Edited) => {
+                    round.conflicts += 1;
+                    self.contested_stray(target, named.namespace.as_deref(), &named.name);
+                    ledger.put_back_stray(place, named);
+                }
                 Ok(Withdrawn::Going) => ledger.put_back_stray(place, named),
                 Err(error) => {
                     ledger.put_back_stray(place, named);
@@ -214,6 +222,9 @@ impl Mover {
     ///
     /// Not everything could be looked at.
     pub(crate) async fn catch_up(&self, follower: &mut Follower) -> Result<Kept, Error> {
+        if !self.kinds.are_current(&self.client).await? {
+            return Ok(Kept::Lost);
+        }
         let richer = versions::richer(&self.client, &follower.followed.sources).await?;
         if richer != follower.followed.richer || !self.unless_cancelled(follower.reach_now()).await? {
             return Ok(Kept::Lost);
@@ -236,6 +247,9 @@ impl Mover {
                 return Ok(kept);
             }
             if backlog == 0 && held.is_empty() {
+                if !self.kinds.are_current(&self.client).await? {
+                    return Ok(Kept::Lost);
+                }
                 self.count_all(&follower.followed);
                 return Ok(Kept::InStep);
             }
@@ -282,7 +296,14 @@ fn take_note(
             round.conflicts += 1;
             ledger.put_back(key, named);
         }
-        Ok(Settled::Wrong(problem)) => {
+        Ok(Settled::Wrong(mut problem)) => {
+            let kind = followed.sources[named.kind].shown();
+            let namespace = named.namespace.as_deref();
+            let place = namespace.map_or_else(
+                || named.name.to_string(),
+                |namespace| format!("{namespace}/{}", named.name),
+            );
+            problem.message = redacted!("{} {}: {}", Name(&kind), Name(&place), problem.message);
             let _ = round.wrong.get_or_insert(problem);
             ledger.put_back(key, named);
         }

@@ -6,14 +6,15 @@ use exuvia_write::Deleted;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::DynamicObject;
 
-use super::Mover;
+use super::contested::mark;
 use super::findings::Problem;
 use super::follow::Followed;
 use super::ledger::{InStep, Key, Made, Named};
 use super::marks::written_by_others;
-use super::target::{Place, has_owners};
-use super::trial::{held_by, key_of};
+use super::target::{Place, UNKNOWN_TARGET, has_owners};
+use super::trial::{held_by, key, key_of};
 use super::watched::uid_key;
+use super::{Mover, content_of};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::lock::lock;
@@ -86,7 +87,7 @@ impl Mover {
             let mut targets = Vec::new();
             for output in converted.iter().flat_map(|converted| &converted.outputs) {
                 match self.settle_output(&work, output).await? {
-                    Ok(made) => targets.extend(made),
+                    Ok(made) => targets.push(made),
                     Err(settled) => return Ok(settled),
                 }
             }
@@ -112,11 +113,8 @@ impl Mover {
                 Withdrawn::Going => return Err(Error::Changed("a target is still being deleted")),
                 Withdrawn::Edited => {
                     let mapping = &self.migration.spec.mappings[made.mapping].name;
-                    self.found()
-                        .count(&kind.resource.kind, mapping, |progress| progress.conflicts += 1);
-                    let namespace = made.named.namespace.as_deref();
-                    let field = "metadata".to_owned();
-                    self.found().conflict(target, namespace, &made.named.name, field);
+                    let place = (made.named.namespace.as_deref(), &*made.named.name);
+                    self.contested(&kind.resource.kind, mapping, (target, place), mark());
                     return Ok(Settled::Conflict);
                 }
             }
@@ -136,12 +134,12 @@ impl Mover {
         &self,
         work: &InWork<'_>,
         output: &Output,
-    ) -> Result<Result<Option<Made>, Settled>, Error> {
+    ) -> Result<Result<Made, Settled>, Error> {
         let InWork { followed, source, .. } = *work;
         let target = self.kinds.target(&output.group, &output.kind);
         let index = target.and_then(|target| followed.targets.iter().position(|kind| kind == target));
         let (Some(target), Some(index)) = (target, index) else {
-            return Ok(Ok(None));
+            return Err(Error::Changed(UNKNOWN_TARGET));
         };
         let place = key_of(output);
         let named = Named {
@@ -180,30 +178,42 @@ impl Mover {
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
                 Ok(Place::Equal(live)) => {
                     self.note_successor(source, output, target, &live);
-                    return Ok(Ok(Some(made(Some(&live.metadata), false))));
+                    return Ok(Ok(made(Some(&live.metadata), false)));
                 }
-                Ok(Place::Differs(_)) if self.prefers_target() => return Ok(Ok(Some(made(None, false)))),
+                Ok(Place::Differs(_)) if self.prefers_target() => return Ok(Ok(made(None, false))),
                 Ok(Place::Differs(field)) => {
                     self.differs(work.kind, target, output, field);
                     return Ok(Err(Settled::Conflict));
                 }
+                Ok(Place::Contested(field)) => {
+                    return Ok(Err(self.contested_at(work, output, target, field)));
+                }
                 Ok(Place::Free) => None,
                 Ok(Place::Ours(live)) => Some(live),
             };
+            if let Some(live) = live
+                .as_deref()
+                .filter(|live| look == 0 && !self.is_as_known(place, live))
+            {
+                self.mark_as_edited(target, live).await?;
+                return Ok(Err(self.contested_at(work, output, target, mark())));
+            }
             // A status that the server has dropped is not written again and again: it is not as it was written.
             let needs_no_write = |live: &DynamicObject| {
                 is_of(source, live)
                     && self.is_up_to_date(source, live, output)
                     && has_owners(live, &references)
-                    && (look > 0 || has_status_of(target, live, source, output))
+                    && (look > 0 || self.has_its_status(target, live, source, output))
             };
             if let Some(live) = live.as_deref().filter(|live| needs_no_write(live)) {
                 if let Err(problem) = self.is_as_written(target, live, source, output).await? {
                     return Ok(Err(Settled::Wrong(problem)));
                 }
                 self.note_successor(source, output, target, live);
-                return Ok(Ok(Some(made(Some(&live.metadata), true))));
+                lock(&self.known).insert(place, content_of(live));
+                return Ok(Ok(made(Some(&live.metadata), true)));
             }
+            lock(&self.known).remove(&place);
             if let Err(held) = self
                 .write_target(target, work, output, live.as_deref(), &references)
                 .await?
@@ -212,6 +222,25 @@ impl Mover {
             }
         }
         Err(Error::Changed("a target is not as it was written"))
+    }
+
+    /// Whether a target has the status of its source, where that is written by itself. It is owed until it is written.
+    fn has_its_status(
+        &self,
+        target: &Kind,
+        live: &DynamicObject,
+        source: &DynamicObject,
+        output: &Output,
+    ) -> bool {
+        let status = self.status_of(output).filter(|_| target.has_status);
+        status.is_none_or(|status| Self::has_only_status_of(live, source, &status))
+    }
+
+    fn contested_at(&self, work: &InWork<'_>, output: &Output, target: &Kind, field: String) -> Settled {
+        let mapping = &self.migration.spec.mappings[output.mapping].name;
+        let place = (output.namespace.as_deref(), output.name.as_str());
+        self.contested(&work.kind.resource.kind, mapping, (target, place), field);
+        Settled::Conflict
     }
 
     /// The references to write; otherwise what they wait for.
@@ -281,9 +310,9 @@ impl Mover {
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
             },
         };
-        if target.has_status
-            && let Some(status) = &output.status
-            && let Err(problem) = self.write_status(target, &written, source, status).await?
+        if !self.has_its_status(target, &written, source, output)
+            && let Some(status) = self.status_of(output)
+            && let Err(problem) = self.write_status(target, &written, source, &status).await?
         {
             return Ok(Err(Settled::Held(problem)));
         }
@@ -299,6 +328,12 @@ impl Mover {
         if written_by_others(&live.metadata) {
             return Ok(Withdrawn::Edited);
         }
+        let place = key(&target.shown(), named.namespace.as_deref(), &named.name);
+        if !self.is_as_known(place, &live) {
+            self.mark_as_edited(target, &live).await?;
+            return Ok(Withdrawn::Edited);
+        }
+        lock(&self.known).remove(&place);
         let api = target.all_metadata(&self.client);
         self.forget_successors();
         match self.delete(&api, &live.metadata).await {
@@ -313,14 +348,6 @@ impl Mover {
 fn is_of(source: &DynamicObject, live: &DynamicObject) -> bool {
     let uid = source.metadata.uid.as_deref().unwrap_or_default();
     source_uids(&live.metadata).any(|known| known == uid)
-}
-
-/// Whether a target has the status of its source, where that is written by itself.
-fn has_status_of(target: &Kind, live: &DynamicObject, source: &DynamicObject, output: &Output) -> bool {
-    match &output.status {
-        Some(status) if target.has_status => Mover::has_status_of(live, source, status),
-        _ => true,
-    }
 }
 
 /// The place and uid of what takes a source's place.

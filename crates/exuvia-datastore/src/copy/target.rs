@@ -1,16 +1,20 @@
 //! One target: what is there, whether it is what is wanted, and how it is written.
 
-use exuvia_api::{SOURCE_RV_ANNOTATION, SOURCE_UIDS_ANNOTATION, datastore_reason as reason};
+use exuvia_api::{
+    SOURCE_HASH_ANNOTATION, SOURCE_RV_ANNOTATION, SOURCE_UIDS_ANNOTATION, StatusCopy,
+    datastore_reason as reason,
+};
 use exuvia_write::{Error as WriteError, ErrorClass, Redacted};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 
-use super::compared::{Compared, compare};
+use super::compared::{Compared, another_name, compare};
+use super::contested::mark;
 use super::findings::Problem;
 use super::marks::written_by_others;
-use super::{Mover, annotation};
+use super::{Mover, annotation, hash_of};
 use crate::Error;
 use crate::kinds::Kind;
 use crate::mapping::Output;
@@ -18,6 +22,9 @@ use crate::owners::source_uids;
 
 /// etcd refuses requests of more than 1.5 MiB, and a dry run does not notice (PITFALLS D29). The server adds metadata of its own.
 pub(super) const MAX_BYTES: usize = 1_400_000;
+
+/// What was read of the kinds does not fit the mapping any more: nothing is said about such an object.
+pub(super) const UNKNOWN_TARGET: &str = "the kind of a target is not the one that was read";
 
 /// What there is in the place of a target.
 #[derive(Debug)]
@@ -30,6 +37,9 @@ pub(super) enum Place {
     Equal(Box<DynamicObject>),
     /// Somebody else's object, which differs in this field.
     Differs(String),
+    /// A copy of ours that somebody else has written to, or one that another migration may take back. Whatever it holds, nobody
+    /// keeps it in step: a person decides.
+    Contested(String),
 }
 
 /// What came of an attempt at one object.
@@ -64,7 +74,12 @@ impl Mover {
         if self.is_ours(&live) && !written_by_others(&live.metadata) {
             return Ok(Ok(Place::Ours(Box::new(live))));
         }
-        self.compared(&api, live, &output.object).await
+        let is_contested = self.is_ours(&live) || self.is_of_another(&live).await?;
+        Ok(match self.compared(&api, live, &output.object).await? {
+            Ok(Place::Differs(field)) if is_contested => Ok(Place::Contested(field)),
+            Ok(_) if is_contested => Ok(Place::Contested(mark())),
+            compared => compared,
+        })
     }
 
     /// Whether a live object is what is wanted.
@@ -112,6 +127,26 @@ impl Mover {
             }
         }
         Ok(None)
+    }
+
+    /// A field that a target lacks, and that its kind would not take any more. Under another schema what was copied is gone, and
+    /// nobody has decided so.
+    pub(crate) async fn lost_with_its_schema(
+        &self,
+        target: &Kind,
+        live: &DynamicObject,
+        output: &Output,
+    ) -> Result<Option<String>, Error> {
+        let live_value = serde_json::to_value(live).unwrap_or_default();
+        let differences = self.comparison.differences(&output.object, &live_value);
+        let lacking = differences.into_iter().find(|(_, _, live)| live.is_null());
+        let Some((field, ..)) = lacking else {
+            return Ok(None);
+        };
+        let mut object = output.object.clone();
+        object["metadata"]["name"] = another_name(&output.name).into();
+        let rehearsed = self.rehearse(&target.all(&self.client), &object).await?;
+        Ok(rehearsed.err().map(|_| field))
     }
 
     /// Tries to create an object. Nothing is stored.
@@ -219,7 +254,24 @@ impl Mover {
         contains(live.data.get("status").unwrap_or(&Value::Null), &written)
     }
 
-    /// Writes the status to its subresource.
+    /// Whether a target has this status and nothing more. What the server adds shows after a write.
+    pub(super) fn has_only_status_of(live: &DynamicObject, source: &DynamicObject, status: &Value) -> bool {
+        let written = rebased(
+            status.clone(),
+            source.metadata.generation,
+            live.metadata.generation,
+        );
+        let live = live.data.get("status").unwrap_or(&Value::Null);
+        contains(live, &written) && contains(&written, live)
+    }
+
+    /// The status that a target should have, null if its source has none; `None`: it is not copied.
+    pub(super) fn status_of(&self, output: &Output) -> Option<Value> {
+        let copies = self.migration.spec.mappings[output.mapping].status == StatusCopy::Copy;
+        copies.then(|| output.status.clone().unwrap_or_default())
+    }
+
+    /// Writes the status to its subresource, or removes it.
     pub(super) async fn write_status(
         &self,
         target: &Kind,
@@ -235,7 +287,9 @@ impl Mover {
         let api = target.all(&self.client);
         let set = |object: &mut DynamicObject| {
             if let Some(data) = object.data.as_object_mut() {
-                data.insert("status".to_owned(), status.clone());
+                data.remove("status");
+                let status = Some(status.clone()).filter(|status| !status.is_null());
+                data.extend(status.map(|status| ("status".to_owned(), status)));
             }
         };
         match self.writer.patch_status_with_retry(&api, live, set).await {
@@ -255,7 +309,9 @@ impl Mover {
         output: &Output,
     ) -> bool {
         let uids = self.uids_of(source, output);
+        // Another schema of the source shows another content at the same version.
         annotation(live, SOURCE_RV_ANNOTATION) == source.metadata.resource_version.as_deref()
+            && annotation(live, SOURCE_HASH_ANNOTATION) == Some(hash_of(source).as_str())
             && source_uids(&live.metadata).eq(uids.iter().map(String::as_str))
     }
 }
@@ -326,6 +382,14 @@ pub(super) fn has_owners(live: &DynamicObject, references: &[OwnerReference]) ->
 
 /// What the server has against an object for good; `None`: it may pass.
 pub(super) fn refusal(error: &WriteError) -> Option<Problem> {
+    let details = error.status().and_then(|status| status.details.as_ref());
+    let mut causes = details.into_iter().flat_map(|details| &details.causes);
+    if causes.any(|cause| cause.reason == "NamespaceTerminating") {
+        return Some(Problem::new(
+            reason::TERMINATING,
+            "the namespace of its target is being deleted: wait until it is gone",
+        ));
+    }
     match error.class() {
         ErrorClass::Invalid | ErrorClass::Denied => {
             Some(Problem::new(reason::REFUSED, Redacted::from_error(error)))
@@ -371,6 +435,26 @@ mod tests {
             (json!({"conditions": []}), false),
         ] {
             assert_eq!(contains(&live, &written), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_has_more_than_its_source_is_written_again() {
+        let live: DynamicObject = serde_json::from_value(
+            json!({"metadata": {"name": "a"}, "status": {"ready": 1, "notes": {"a": "b"}}}),
+        )
+        .expect("an object");
+        for (status, expected) in [
+            (json!({"ready": 1, "notes": {"a": "b"}, "phase": null}), true),
+            (json!({"ready": 1, "notes": {}}), false),
+            (json!({"ready": 1}), false),
+            (json!(null), false),
+        ] {
+            assert_eq!(
+                Mover::has_only_status_of(&live, &live, &status),
+                expected,
+                "{status}"
+            );
         }
     }
 }

@@ -62,6 +62,10 @@ impl Mover {
             all_looked_at(&report)?;
         }
         self.found().at_kind("", sources.len());
+        let names = std::mem::take(&mut lock(&trial).names);
+        if !is_shadowed {
+            self.find_contested_strays(&names).await?;
+        }
         let planned = std::mem::take(&mut lock(&trial).planned);
         for exceeded in quota::exceeded(&self.client, &planned).await? {
             let namespace = kube::api::ObjectMeta {
@@ -145,6 +149,11 @@ impl Mover {
                     }
                     Ok(Place::Differs(field)) => {
                         self.differs(kind, target, output, field);
+                        continue;
+                    }
+                    Ok(Place::Contested(field)) => {
+                        let place = (output.namespace.as_deref(), output.name.as_str());
+                        self.contested(&kind.resource.kind, &mapping.name, (target, place), field);
                         continue;
                     }
                 }

@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 
 use super::Mover;
 use super::findings::Problem;
-use super::target::{Attempt, Place, has_owners};
+use super::target::{Attempt, Place, UNKNOWN_TARGET, has_owners};
 use super::trial::{all_looked_at, held_by, key_of};
 use crate::Error;
 use crate::kinds::Kind;
@@ -25,6 +25,8 @@ pub struct Verification {
     pub right: u64,
     /// Sources that were written, created or deleted after they were copied: a write that was under way over the freeze.
     pub moved: u64,
+    /// Copies of ours that somebody else has written to; they are among the findings.
+    pub conflicts: u64,
     /// Targets that are not what they should be, with what is wrong: the first ones.
     pub wrong: Vec<String>,
     /// How many there are.
@@ -73,6 +75,10 @@ impl Mover {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         found.moved += stale.deleted + stale.going;
+        for (kind, namespace, name) in &stale.changed {
+            self.contested_stray(kind, namespace.as_deref(), name);
+        }
+        found.conflicts += u64::try_from(stale.changed.len()).unwrap_or(u64::MAX);
         // Their sources are gone.
         found.wrong_total += stale.refused;
         for refusal in stale.refusals {
@@ -97,7 +103,7 @@ impl Mover {
         };
         for output in &converted.outputs {
             let Some(target) = self.kinds.target(&output.group, &output.kind) else {
-                continue;
+                return Err(Error::Changed(UNKNOWN_TARGET));
             };
             lock(expected).insert(key_of(output));
             let live = match self.place(target, output).await? {
@@ -114,6 +120,14 @@ impl Mover {
                 Ok(Place::Equal(_)) => continue,
                 Ok(Place::Differs(_)) if self.prefers_target() => continue,
                 Ok(Place::Differs(field)) => return Ok(Err(wrong(&field))),
+                Ok(Place::Contested(field)) => {
+                    let mapping = &self.migration.spec.mappings[output.mapping].name;
+                    let place = (output.namespace.as_deref(), output.name.as_str());
+                    let kind = source.types.as_ref().map_or("", |types| &types.kind);
+                    self.contested(kind, mapping, (target, place), field);
+                    lock(found).conflicts += 1;
+                    return Ok(Ok(()));
+                }
             };
             if let Err(problem) = self.is_as_written(target, &live, source, output).await? {
                 return Ok(Err(problem));

@@ -136,10 +136,10 @@ impl Engine {
         if still_there > taken.refused && !is_over {
             return Err(Error::Changed("some targets are still being deleted"));
         }
-        self.message = taken.changed.first().map(|first| {
+        self.message = taken.first_changed().map(|first| {
             redacted!(
                 "{} was changed by somebody else, and is left as it is",
-                Name(first)
+                Name(&first)
             )
         });
         if !taken.refusals.is_empty() {

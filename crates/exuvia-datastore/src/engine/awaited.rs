@@ -181,6 +181,7 @@ mod tests {
             namespaced: true,
             has_status: false,
             crd_uid: String::new(),
+            crd_generation: 1,
         }
     }
 

@@ -278,7 +278,10 @@ impl Machine for Engine {
     }
 
     async fn carry_out(&mut self, step: Step) -> Result<Option<Hold>, Error> {
-        self.message = None;
+        // Why everything is undone was found by the step before.
+        if !matches!(step, Step::Undo(_)) {
+            self.message = None;
+        }
         let goes_on = matches!(
             step,
             Step::Sync | Step::Copy | Step::Verify | Step::CatchUp | Step::Commit

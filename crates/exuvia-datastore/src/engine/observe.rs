@@ -13,7 +13,7 @@ use kube::{Api, CustomResourceExt, ResourceExt};
 use super::Engine;
 use super::work::Work;
 use crate::Error;
-use crate::protocol::{Deletion, Locks, Observed, Record, Route, Stage, Undo, Verified, Wants};
+use crate::protocol::{Copied, Deletion, Locks, Observed, Record, Route, Stage, Undo, Verified, Wants};
 use crate::route;
 
 impl Engine {
@@ -152,6 +152,11 @@ impl Engine {
         let (work, invalid) = self.read_spec().await?;
         let mut work = self.timed(work);
         if let Some(former) = self.work.take() {
+            if former.mover.kinds.are_as(&work.mover.kinds) {
+                work.mover.known = former.mover.known;
+            } else {
+                (self.seen.copied, self.seen.verified) = (Copied::No, Verified::No);
+            }
             work.mover.aliases = former.mover.aliases;
             work.freeze = former.freeze;
         }

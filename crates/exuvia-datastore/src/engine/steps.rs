@@ -9,7 +9,7 @@ use super::work::Work;
 use crate::Error;
 use crate::copy::Findings;
 use crate::freeze::{Drain, Form, read_flag};
-use crate::protocol::{Checked, Copied, Denies, Seen, Step, Tried, Verified};
+use crate::protocol::{Checked, Copied, Denies, Seen, Step, Tried, Undo, Verified};
 use crate::{check, versions};
 
 const FINALIZER: Finalizer = Finalizer::new(DATASTORE_FINALIZER);
@@ -52,6 +52,10 @@ impl Engine {
             Step::Guard => self.count_writers().await,
             Step::AddVersion => Box::pin(self.add_version()).await,
             Step::Sync => self.sync().await,
+            // Nothing is done before it is known that nobody else has begun at the same time.
+            Step::RecordRouted | Step::MarkFreeze if self.has_rival().await? => {
+                self.record_undo(Undo::Refused).await
+            }
             Step::MarkFreeze => {
                 let now = self.now().await;
                 self.record(|status, _| status.frozen_at = Some(now.clone()))
@@ -210,9 +214,25 @@ impl Engine {
         .await
     }
 
+    /// Whether another migration of the same kinds runs. What was begun is not asked about any more: the other one saw it.
+    async fn has_rival(&mut self) -> Result<bool, Error> {
+        if self.observed.record.routed || self.observed.record.frozen_for.is_some() {
+            return Ok(false);
+        }
+        let rivals = check::rivals(&self.client, &self.migration).await?;
+        let has_one = !rivals.is_empty();
+        if has_one {
+            self.blockers = rivals;
+        }
+        Ok(has_one)
+    }
+
     async fn copy(&mut self) -> Result<(), Error> {
         if self.seen.verified == Verified::SourceMoved {
             self.seen.copies = self.seen.copies.saturating_add(1);
+        }
+        if !self.kinds_are_current().await? {
+            return Ok(());
         }
         let found = self.work()?.mover.copy_all().await?;
         self.seen.verified = Verified::No;
@@ -233,12 +253,20 @@ impl Engine {
     }
 
     async fn verify(&mut self) -> Result<(), Error> {
+        if !self.kinds_are_current().await? {
+            return Ok(());
+        }
         // What was written at another version since the check.
         self.refused = versions::hidden_content(&self.client, &self.work()?.mover).await?;
         if self.refuse() {
             return Ok(());
         }
         let found = self.work()?.mover.verify_all().await?;
+        if found.conflicts > 0 {
+            self.found = self.work()?.mover.findings();
+            self.seen.copied = Copied::Conflicts;
+            return Ok(());
+        }
         self.seen.verified = if found.wrong_total > 0 {
             self.message = found.wrong.first().map(|first| Redacted::ours(first.clone()));
             Verified::Failed
@@ -255,7 +283,7 @@ impl Engine {
     }
 
     /// The commit. Right before it: the policies are those under which everything was copied, every API server refuses, the
-    /// flags are set and the target CRDs answer.
+    /// flags are set, the target CRDs answer, and they are those by which everything was read.
     async fn commit(&mut self) -> Result<(), Error> {
         let how = Drain::parse(&self.migration.spec.freeze.drain)
             .map_err(|error| Error::Invalid(error.to_string()))?;
@@ -283,6 +311,10 @@ impl Engine {
             if read_flag(&self.client, flag).await?.value.as_ref() != Some(&flag.frozen) {
                 return Ok(()); // the next look decides what that means
             }
+        }
+        // Last of all: under another schema the targets may not hold what was read.
+        if !self.kinds_are_current().await? {
+            return Ok(());
         }
         let now = self.now().await;
         self.record_stage(

@@ -17,7 +17,11 @@ impl Engine {
         self.follower = self
             .follower
             .take()
-            .filter(|(followed, _)| stage == Stage::Moving && self.observed.wants.sync && *followed == spec);
+            .filter(|(followed, _)| stage == Stage::Moving && self.observed.wants.sync && *followed == spec)
+            .filter(|(_, follower)| {
+                let work = self.work.as_ref();
+                work.is_some_and(|work| follower.follows(&work.mover))
+            });
         if self.seen.synced != Synced::Yes {
             return;
         }
@@ -43,13 +47,6 @@ impl Engine {
         }
     }
 
-    /// Everything is copied and read again, as after a crash. What the other API server calls new objects is read with it.
-    fn lose_track(&mut self) {
-        self.follower = None;
-        self.seen.synced = Synced::No;
-        self.seen.aliases &= !self.observed.wants.second;
-    }
-
     pub(super) async fn sync(&mut self) -> Result<(), Error> {
         let spec = followed_spec(&self.migration.spec);
         // While it is worked with it is not kept: if this is dropped in between, nothing is known.
@@ -73,7 +70,7 @@ impl Engine {
                 Synced::Failed
             }
             Kept::Lost => {
-                self.follower = None;
+                self.read_everything_again();
                 Synced::No
             }
         };
@@ -91,7 +88,7 @@ impl Engine {
 
     pub(super) async fn catch_up(&mut self) -> Result<(), Error> {
         let Some((spec, mut follower)) = self.follower.take() else {
-            self.lose_track();
+            self.read_everything_again();
             return Ok(());
         };
         let kept = self.work()?.mover.catch_up(&mut follower).await;
@@ -126,9 +123,32 @@ impl Engine {
                 self.message = Some(why);
                 self.seen.verified = Verified::Failed;
             }
-            Kept::Lost => self.lose_track(),
+            Kept::Lost => self.read_everything_again(),
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Kinds, sources and targets: nothing that was seen of them counts any more.
+    pub(super) fn read_everything_again(&mut self) {
+        self.follower = None;
+        self.seen.synced = Synced::No;
+        // What the other API server calls new objects is read with it.
+        self.seen.aliases &= !self.observed.wants.second;
+        (self.seen.copied, self.seen.verified) = (Copied::No, Verified::No);
+        if let Some(work) = &mut self.work {
+            work.generation = None;
+        }
+    }
+
+    /// Whether the CRDs are still those that everything was read by; otherwise everything is read again.
+    pub(super) async fn kinds_are_current(&mut self) -> Result<bool, Error> {
+        let is_current = self.work()?.mover.kinds.are_current(&self.client).await?;
+        if !is_current {
+            self.read_everything_again();
+        }
+        Ok(is_current)
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod blocked;
 mod cleaned;
+mod contested;
 mod copied;
 mod crashed;
 mod drained;
@@ -18,6 +19,7 @@ mod moved;
 mod namespaces;
 mod owned;
 mod refused;
+mod resynced;
 mod routed;
 mod second;
 mod synced;
