@@ -56,19 +56,58 @@ pub(crate) fn run(mut cargo: Command) -> anyhow::Result<()> {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(binary) = next(&waiting) {
-                    if let Err(error) = run_one(&binary) {
-                        println!("{error:#}");
-                        lock(&failed).push(binary.name);
+                    if let Err(failure) = run_one(&binary, &[]) {
+                        println!("{:#}", failure.error);
+                        lock(&failed).push((binary, failure.tests));
                     }
                 }
             });
         }
     });
     let failed = failed.into_inner().unwrap_or_default();
-    if !failed.is_empty() {
-        bail!("tests failed in {}", failed.join(", "));
+    let (mut unsteady, mut broken) = (Vec::new(), Vec::new());
+    for (binary, tests) in failed {
+        // A binary that names no test has crashed as a whole.
+        if tests.is_empty() || run_one(&binary, &tests).is_err() {
+            broken.push(binary.name);
+        } else {
+            unsteady.extend(tests);
+        }
+    }
+    if !unsteady.is_empty() {
+        println!(
+            "\nunsteady: these failed, and passed when they were run once more, alone; each is a defect of the test or of the product:"
+        );
+        println!("  {}", unsteady.join("\n  "));
+    }
+    if !broken.is_empty() {
+        bail!("tests failed in {}", broken.join(", "));
     }
     Ok(())
+}
+
+/// Why a binary failed, and the tests in it that did.
+struct Failure {
+    error: anyhow::Error,
+    tests: Vec<String>,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self {
+            error,
+            tests: Vec::new(),
+        }
+    }
+}
+
+/// The tests that failed, by what the binary printed.
+fn failed_tests(output: &str) -> Vec<String> {
+    let named = |line: &str| {
+        let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+        Some(name.to_owned())
+    };
+    output.lines().filter_map(named).collect()
 }
 
 fn next(waiting: &Mutex<VecDeque<TestBinary>>) -> Option<TestBinary> {
@@ -79,25 +118,32 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs one binary. Its output is printed in one piece when it ends, so that two do not mix.
-fn run_one(binary: &TestBinary) -> anyhow::Result<()> {
+/// Runs one binary, or only these tests of it. Its output is printed in one piece when it ends, so that two do not mix.
+fn run_one(binary: &TestBinary, only: &[String]) -> Result<(), Failure> {
     println!("started {}", binary.name);
     let started = Instant::now();
-    let output = Command::new(&binary.path)
+    let mut command = Command::new(&binary.path);
+    if !only.is_empty() {
+        command.args(["--exact", "--test-threads", "1"]).args(only);
+    }
+    let output = command
         .current_dir(&binary.directory)
         // Four at a time on two cores are about twice as fast as two.
         .env("RUST_TEST_THREADS", "4")
         .output()
         .with_context(|| format!("cannot run {}", binary.path.display()))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
     println!(
-        "\n$ {} ({:.0} s)\n{}{}",
+        "\n$ {} ({:.0} s)\n{printed}{}",
         binary.name,
         started.elapsed().as_secs_f64(),
-        String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
     if !output.status.success() {
-        bail!("{} failed ({})", binary.name, output.status);
+        return Err(Failure {
+            error: anyhow::anyhow!("{} failed ({})", binary.name, output.status),
+            tests: failed_tests(&printed),
+        });
     }
     Ok(())
 }
@@ -128,6 +174,12 @@ fn of_message(message: &Value) -> Option<TestBinary> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_failed_are_known_by_name() {
+        let printed = "running 2 tests\ntest a::b ... ok\ntest a::c has been running for over 60 seconds\ntest a::c ... FAILED\n\nfailures:\n    a::c\n";
+        assert_eq!(failed_tests(printed), ["a::c"]);
+    }
 
     #[test]
     fn only_test_binaries_are_listed_with_the_directory_of_their_package() {
