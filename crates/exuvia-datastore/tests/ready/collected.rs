@@ -53,7 +53,11 @@ async fn a_dependent_lives_after_an_abort_although_the_collector_has_looked_for_
         codes.any(|status| status.code == 403)
     })
     .await;
-    assert_eq!(stage.get(&dependent).await.name_any(), "by-api", "the shield holds");
+    assert_eq!(
+        stage.get(&dependent).await.name_any(),
+        "by-api",
+        "the shield holds"
+    );
     let delete = DeleteParams::default();
     stage.migrations().delete(stage.name(), &delete).await.unwrap();
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
