@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 
 mod calico;
+mod collected;
 mod fixtures;
 mod mapped;
 mod moved;
