@@ -13,7 +13,7 @@ use crate::parked::calico_in;
 use crate::stage::{Stage, control_plane, up_to};
 
 /// The collector looks for an owner while the CRDs answer, does not find it, and is refused the delete. It remembers that
-/// there is no such owner, and asks nobody again.
+/// such an owner does not exist, and asks nobody again.
 #[tokio::test]
 #[ignore = "fails: the collector deletes the dependent after the undo"]
 async fn a_dependent_lives_after_an_abort_although_the_collector_has_looked_for_its_owner() {
