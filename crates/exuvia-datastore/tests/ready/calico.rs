@@ -200,7 +200,7 @@ async fn was_in_use(stage: &Stage, probes: Probes, freezes: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calico_moves_while_it_is_read_and_written_and_rolls_out() {
     let is_expected = async |stage: &Stage| stage.assert_expected(&DEFAULTS).await;
-    moves_and_rolls_out(Move::read("calico"), is_expected).await;
+    Box::pin(moves_and_rolls_out(Move::read("calico"), is_expected)).await;
 }
 
 /// The whole life of the move. `is_expected` looks whether everything is there in the end.

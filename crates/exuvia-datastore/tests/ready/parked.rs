@@ -59,7 +59,7 @@ async fn targets(stage: &Stage, group: &str) -> usize {
 #[tokio::test]
 async fn a_target_that_differs_is_found_under_the_freeze_which_is_undone() {
     let group = "projectcalico.parked";
-    finds_a_conflict(calico_in(group).only(&KINDS), group).await;
+    Box::pin(finds_a_conflict(calico_in(group).only(&KINDS), group)).await;
 }
 
 /// Behind the API server nobody sees it before the switch.
@@ -123,7 +123,7 @@ async fn an_abort_at_any_step_leaves_calico_as_it_was() {
         Step::Copy,
         Step::Commit,
     ];
-    is_aborted_at(calico_in(group).only(&KINDS), group, &steps).await;
+    Box::pin(is_aborted_at(calico_in(group).only(&KINDS), group, &steps)).await;
 }
 
 /// Begins again and again, and is aborted each time when one of these steps is next.

@@ -88,19 +88,28 @@ async fn is_expected(stage: &Stage) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Calico's own CRDs"]
 async fn the_real_crds_move_while_they_are_read_and_written_and_roll_out() {
-    moves_and_rolls_out(with_real_crds(Move::read("calico"), CALICO), is_expected).await;
+    Box::pin(moves_and_rolls_out(
+        with_real_crds(Move::read("calico"), CALICO),
+        is_expected,
+    ))
+    .await;
 }
 
 #[tokio::test]
 #[ignore = "needs Calico's own CRDs"]
 async fn a_conflict_at_the_real_crds_is_found_and_undone() {
     let group = "projectcalico.real-parked";
-    finds_a_conflict(with_real_crds(calico_in(group), group), group).await;
+    Box::pin(finds_a_conflict(with_real_crds(calico_in(group), group), group)).await;
 }
 
 #[tokio::test]
 #[ignore = "needs Calico's own CRDs"]
 async fn an_abort_at_every_step_leaves_the_real_crds_as_they_were() {
     let group = "projectcalico.real-aborted";
-    is_aborted_at(with_real_crds(calico_in(group), group), group, &STEPS).await;
+    Box::pin(is_aborted_at(
+        with_real_crds(calico_in(group), group),
+        group,
+        &STEPS,
+    ))
+    .await;
 }
