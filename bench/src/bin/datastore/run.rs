@@ -14,7 +14,7 @@ use crate::arena::{Arena, load_average, peak_rss_mib};
 use crate::bystander::Bystander;
 use crate::results::Measured;
 use crate::timeline::Timeline;
-use crate::writer::Writer;
+use crate::writer::{Writer, Written};
 
 /// For so long a writer goes on before the migration begins and after it has ended.
 const BEFORE_AND_AFTER: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl Run<'_> {
         let writer = (self.writes_per_second > 0).then(|| {
             let sides = (self.source.clone(), self.target.clone());
             let how_many = (self.objects, self.writes_per_second);
-            Writer::start(arena.client.clone(), sides, how_many, converged.clone())
+            Writer::start(&arena.client, sides, how_many, converged.clone())
         });
         if writer.is_some() {
             tokio::time::sleep(BEFORE_AND_AFTER).await;
@@ -115,8 +115,8 @@ impl Run<'_> {
             drain_seconds: Some(timeline.seconds_in("Draining", true)).filter(|_| is_counted),
             copy_seconds: Some(timeline.seconds_in("Copying", true)),
             verify_seconds: Some(timeline.seconds_in("Verifying", true)).filter(|seconds| *seconds > 0.0),
-            refused_seconds: written.as_ref().and_then(|written| written.refused_seconds()),
-            writes_per_second: written.as_ref().and_then(|written| written.per_second()),
+            refused_seconds: written.as_ref().and_then(Written::refused_seconds),
+            writes_per_second: written.as_ref().and_then(Written::per_second),
             acknowledged: written.as_ref().map(|written| written.acknowledged),
             refused: written.as_ref().map(|written| written.refused),
             peak_rss_mib: Some(peak_rss_mib),

@@ -61,14 +61,14 @@ enum Write {
 impl Writer {
     /// Writes to `source` so many times per second, and to `target` as soon as `converged` is true.
     pub(crate) fn start(
-        client: Client,
+        client: &Client,
         (source, target): (Widgets, Widgets),
         (objects, per_second): (usize, u32),
         converged: Arc<AtomicBool>,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let sides = [source, target].map(|widgets| {
-            let api = widgets.api(&client, "v1");
+            let api = widgets.api(client, "v1");
             (widgets, api)
         });
         let every = Duration::from_secs(1) / per_second;
