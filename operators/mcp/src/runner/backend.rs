@@ -81,7 +81,7 @@ fn template(config: &RunConfig, image: &str) -> Value {
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     });
     if !config.env.is_empty() {
-        container["env"] = json!(config.env);
+        container["env"] = without_empty_values(json!(config.env));
     }
     if !config.env_from.is_empty() {
         container["envFrom"] = json!(config.env_from);
@@ -108,13 +108,28 @@ fn template(config: &RunConfig, image: &str) -> Value {
     json!({"metadata": metadata, "spec": spec})
 }
 
+/// A variable whose value is empty is one without a value. The server drops the empty text as it creates an object, and then
+/// nobody owns it: the next start of a runner would apply for that alone.
+fn without_empty_values(mut env: Value) -> Value {
+    for variable in env.as_array_mut().into_iter().flatten() {
+        if variable["value"] == ""
+            && let Some(members) = variable.as_object_mut()
+        {
+            members.remove("value");
+        }
+    }
+    env
+}
+
 /// A server that speaks stdio is started by a bridge, which an init container copies into the pod: one child per session.
 fn bridge(container: &mut Value, spec: &mut Value, config: &RunConfig) {
     let program = format!("{BRIDGE}/mcp-runner");
     let mounts = json!([{"name": "bridge", "mountPath": BRIDGE}]);
     let listen = format!("--listen=0.0.0.0:{}", config.mcp_port);
     container["command"] = json!([program, "bridge", listen, "--path", config.path, "--"]);
-    container["args"] = json!(config.args);
+    if !config.args.is_empty() {
+        container["args"] = json!(config.args);
+    }
     container["volumeMounts"] = mounts.clone();
     spec["volumes"] = json!([{"name": "bridge", "emptyDir": {}}]);
     spec["initContainers"] = json!([{
