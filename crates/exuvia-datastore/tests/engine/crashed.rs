@@ -75,7 +75,14 @@ impl Slot {
     async fn set_up(&self) {
         let stage = &self.stage;
         if let Some(backend) = &self.backend {
-            backend.install(&stage.client).await.unwrap();
+            // So does the one that keeps APIServices away.
+            until("the APIService can come back", async || {
+                backend
+                    .install(&stage.client)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
         }
         stage.config_map("switch", &[], json!({"stopped": "yes"})).await;
         let mut root = stage.old.widget("v1", "root");
