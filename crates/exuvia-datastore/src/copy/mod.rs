@@ -1,6 +1,7 @@
 //! Copies objects: tries them, writes them, reads them again, and takes them back.
 
 mod aliases;
+mod anchors;
 mod compared;
 mod contested;
 mod findings;

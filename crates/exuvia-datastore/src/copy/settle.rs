@@ -5,7 +5,9 @@ use exuvia_sweep::ResourceVersion;
 use exuvia_write::Deleted;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::DynamicObject;
+use serde_json::Value;
 
+use super::compared::another_name;
 use super::contested::mark;
 use super::findings::Problem;
 use super::follow::Followed;
@@ -288,12 +290,7 @@ impl Mover {
     ) -> Result<Result<(), Settled>, Error> {
         let source = work.source;
         if let Some(former) = live.filter(|live| !is_of(source, live)) {
-            let api = target.all_metadata(&self.client);
-            self.forget_successors();
-            return match self.delete(&api, &former.metadata).await? {
-                Deleted::Gone => Ok(Ok(())),
-                Deleted::Going(_) => Err(Error::Changed("a target is still being deleted")),
-            };
+            return self.make_room(target, former).await.map(Ok);
         }
         let wanted = self.wanted(target, source, output, references);
         let written = match live {
@@ -307,7 +304,13 @@ impl Mover {
             }
             Some(live) => match self.update(target, live, &wanted, (source, output)).await? {
                 Ok(updated) => updated,
-                Err(problem) => return Ok(Err(Settled::Held(problem))),
+                // A field may be immutable. Nobody uses the target yet, so it is made again, if it can be.
+                Err(problem) => {
+                    return match self.can_be_created(target, output, &wanted).await? {
+                        true => self.make_room(target, live).await.map(Ok),
+                        false => Ok(Err(Settled::Held(problem))),
+                    };
+                }
             },
         };
         if !self.has_its_status(target, &written, source, output)
@@ -317,6 +320,24 @@ impl Mover {
             return Ok(Err(Settled::Held(problem)));
         }
         Ok(Ok(()))
+    }
+
+    /// Whether the server would take it as a new object.
+    async fn can_be_created(&self, target: &Kind, output: &Output, wanted: &Value) -> Result<bool, Error> {
+        let mut object = wanted.clone();
+        object["metadata"]["name"] = another_name(&output.name).into();
+        object["apiVersion"] = target.through.api_version.as_str().into();
+        Ok(self.rehearse(&target.all(&self.client), &object).await?.is_ok())
+    }
+
+    /// Deletes a target of ours that is made again: the next look finds its place free.
+    async fn make_room(&self, target: &Kind, former: &DynamicObject) -> Result<(), Error> {
+        let api = target.all_metadata(&self.client);
+        self.forget_successors();
+        match self.delete(&api, &former.metadata).await? {
+            Deleted::Gone => Ok(()),
+            Deleted::Going(_) => Err(Error::Changed("a target is still being deleted")),
+        }
     }
 
     /// Deletes a target that no source wants, if it is ours and nobody else has written to it.

@@ -106,7 +106,7 @@ impl Mover {
     }
 
     /// The target kind that a reference names.
-    fn target_kind(&self, reference: &OwnerReference) -> Option<&Kind> {
+    pub(super) fn target_kind(&self, reference: &OwnerReference) -> Option<&Kind> {
         let mut targets = self.kinds.targets().into_iter();
         targets.find(|kind| is_named(kind, reference))
     }

@@ -240,6 +240,14 @@ impl Engine {
     }
 
     /// Where the spec wants no policies, nobody may have the right to look at any.
+    /// The garbage collector is let go after everybody else.
+    pub(super) async fn remove_locks_but_shield(&self) -> Result<(), Error> {
+        if self.migration.spec.freeze.admission {
+            self.work()?.freeze.remove_but_shield().await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn remove_locks(&self) -> Result<(), Error> {
         let freeze = &self.work()?.freeze;
         if self.migration.spec.freeze.admission {

@@ -141,7 +141,7 @@ impl Engine {
             Policy::Committed
         } else if is_whole(converged) {
             Policy::Converged
-        } else if forms.iter().all(crate::freeze::Observed::is_absent) {
+        } else if forms.iter().all(is_absent) {
             Policy::Absent
         } else {
             Policy::Partial
@@ -281,6 +281,12 @@ fn stands(observed: &crate::freeze::Observed, part: Part) -> bool {
         let is_there = |piece| !matches!(piece, Piece::Absent | Piece::Foreign);
         is_there(state.policy) || is_there(state.binding)
     })
+}
+
+/// Whether nothing but the shield is there.
+fn is_absent(observed: &crate::freeze::Observed) -> bool {
+    let mut parts = observed.parts.keys();
+    observed.left_over.is_empty() && parts.all(|part| *part == Part::Shield || !stands(observed, *part))
 }
 
 /// Whether everything but the shield is as it must be.

@@ -97,6 +97,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Dependents that nobody looks for have no anchor either.
+    pub(super) async fn anchor_dependents(&mut self) -> Result<(), Error> {
+        if self.migration.spec.references.dependents == exuvia_api::Dependents::Scan {
+            self.work()?.mover.anchor_dependents().await?;
+        }
+        self.seen.anchored = true;
+        Ok(())
+    }
+
     pub(super) async fn undo_route(&mut self) -> Result<(), Error> {
         let saved = self.migration.status.clone().unwrap_or_default().saved;
         if let Some(route) = &self.work()?.route {

@@ -91,7 +91,7 @@ impl Engine {
             Step::UndoVersion => Box::pin(self.undo_version()).await,
             Step::RewriteReferences => self.rewrite_references().await,
             Step::ReleaseSource => self.release_source().await,
-            Step::LiftShield => Ok(self.work()?.freeze.set_shield(false).await?),
+            Step::LiftShield | Step::UndoShield => Ok(self.work()?.freeze.set_shield(false).await?),
             Step::LookAtWaits => self.look_at_waits().await,
             Step::DropStamps => {
                 self.work()?.mover.drop_marks().await?;
@@ -111,7 +111,8 @@ impl Engine {
             Step::UndoRoute => self.undo_route().await,
             Step::AwaitBackend => self.await_backend().await,
             Step::UndoFlags => self.undo_flags().await,
-            Step::UndoLocks => self.remove_locks().await,
+            Step::UndoLocks => self.remove_locks_but_shield().await,
+            Step::AnchorDependents => Box::pin(self.anchor_dependents()).await,
             Step::EndUndo => self.end_undo().await,
             Step::CleanUp => self.clean_up().await,
         }

@@ -226,6 +226,13 @@ impl Freeze {
         flow::remove(&self.client, &self.writer, &self.scope).await
     }
 
+    /// As [`remove`](Self::remove), but the shield stays.
+    pub async fn remove_but_shield(&self) -> Result<(), Error> {
+        let shield = self.scope.name(Part::Shield);
+        self.remove_locks(|name| name != shield).await?;
+        flow::remove(&self.client, &self.writer, &self.scope).await
+    }
+
     /// The source stays frozen in its Converged form, and says whose it was, and what flags that stay frozen were: [`thaw`]
     /// finds it. Everything else is removed.
     pub async fn retire(&self, flags: &[RetiredFlag]) -> Result<(), Error> {

@@ -258,6 +258,8 @@ pub struct Seen {
     pub routed_everywhere: bool,
     /// Whether every API server lets the old backend answer again.
     pub backend_everywhere: bool,
+    /// Whether dependents that name the other API server's uids name their sources, too.
+    pub anchored: bool,
     /// As `tried`, after the switch.
     pub tried_again: Tried,
     /// Whether every object is copied.

@@ -15,14 +15,14 @@ use super::{
 };
 
 /// The protocol.
-pub const RULES: [Rule; 67] = [
+pub const RULES: [Rule; 69] = [
     // Idle: nothing is locked or copied.
     // B15: somebody may have removed the status. Until the commit everything is undone; later on only a person knows whether
     // the targets were written since.
     idle("what is locked is on record", |o| match o.locks.policy {
-        // Copies are made before anything is locked. As long as the other API server answers, nothing is committed.
+        // Copies are made before anything is locked, and the shield goes last. As long as the other API server answers, nothing is committed.
         Policy::Absent | Policy::NotWanted => match o.locks.route {
-            _ if o.locks.second == Second::Absent => None,
+            _ if o.locks.second == Second::Absent && !o.locks.shield => None,
             Route::Backend => Some(NextStep::Do(Step::Undo(Undo::Interrupted))),
             Route::Crds if is_deleted(o) => None,
             Route::Crds => Some(NextStep::Hold(Hold::Blocked)),
@@ -287,8 +287,15 @@ pub const RULES: [Rule; 67] = [
     }),
     // B15: no lock is left without an object that says so.
     undoing("no lock is left", |o| {
-        let locked = !matches!(o.locks.policy, Policy::Absent | Policy::NotWanted) || o.locks.shield;
+        let locked = !matches!(o.locks.policy, Policy::Absent | Policy::NotWanted);
         when(locked || is_counting(o), Step::UndoLocks)
+    }),
+    // It remembers what it did not find while the CRDs answered. Nobody else waits for it.
+    undoing("the garbage collector finds an owner of every dependent", |o| {
+        when(o.locks.shield && !o.seen.anchored, Step::AnchorDependents)
+    }),
+    undoing("the garbage collector is let go", |o| {
+        when(o.locks.shield, Step::UndoShield)
     }),
     // After the copies: it is the way to them. Nobody waits for it.
     undoing("no second version is left", |o| {

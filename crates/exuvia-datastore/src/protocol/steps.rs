@@ -89,8 +89,12 @@ pub enum Step {
     AwaitBackend,
     /// Put the flags back.
     UndoFlags,
-    /// Remove the policies.
+    /// Remove the policies that lock people out.
     UndoLocks,
+    /// Let dependents name their sources too: the garbage collector may remember that the owners they name do not exist.
+    AnchorDependents,
+    /// Let the garbage collector go.
+    UndoShield,
     /// Put on record that everything is undone.
     EndUndo,
     /// Do with the source what the spec wants in the end.
@@ -160,6 +164,8 @@ impl Step {
             | Self::AwaitBackend
             | Self::UndoFlags
             | Self::UndoLocks
+            | Self::AnchorDependents
+            | Self::UndoShield
             | Self::EndUndo => StepKind::Undoing,
             Self::CleanUp | Self::RemoveFinalizer => StepKind::CleaningUp,
         }

@@ -212,3 +212,34 @@ async fn a_default_that_the_source_kind_gets_meanwhile_is_copied() {
     );
     assert_eq!(contents(&stage, &stage.new).await[0].1["payload"], "new");
 }
+
+/// The target kind refuses the change of a field that its sources may change: nobody uses the target yet.
+#[tokio::test]
+async fn a_target_that_cannot_be_changed_is_made_again() {
+    let stage = Stage::new("resync-immutable", 2).await;
+    change_crd(&stage, &stage.new, |crd| {
+        schema(crd)["spec"]["properties"]["size"]["x-kubernetes-validations"] =
+            json!([{"rule": "self == oldSelf", "message": "is immutable"}]);
+    })
+    .await;
+    let mut engine = held(&stage, |_| {}).await;
+    until("the rule is in force", async || {
+        let change = json!({"spec": {"size": 77}});
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let changed = stage
+            .api(&stage.new)
+            .patch("w0", &params, &Patch::Merge(&change))
+            .await;
+        changed.is_err()
+    })
+    .await;
+    stage.merge(&stage.old, "w0", json!({"spec": {"size": 5}})).await;
+    cut_over(&stage).await;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    let targets = contents(&stage, &stage.new).await;
+    assert_eq!(targets, contents(&stage, &stage.old).await);
+    assert_eq!(targets[0].1["size"], 5);
+}

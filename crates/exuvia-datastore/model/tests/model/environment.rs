@@ -239,5 +239,7 @@ pub(crate) fn collects_dependents(world: &World) -> bool {
     let kept = world.setting.admission && !world.tampered;
     let deleted = |committed: [Source; MOST_OBJECTS]| committed[0].there && !world.sources[0].there;
     let gone = !world.source_crd || kept && world.committed.is_some_and(deleted);
-    !world.dependent_follows && (hidden && world.shield != Shield::Known || gone)
+    let remembered = world.collector_remembers && !world.dependent_anchored;
+    let unshielded = (hidden || remembered) && world.shield != Shield::Known;
+    !world.dependent_follows && (unshielded || gone)
 }

@@ -329,7 +329,7 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
             world.dependent_follows = true;
             seen.references = true;
         }
-        Step::LiftShield => world.shield = Shield::Absent,
+        Step::LiftShield | Step::UndoShield => world.shield = Shield::Absent,
         Step::LookAtWaits => {
             seen.waits = if world.ready { Waits::Met } else { Waits::NotMet };
         }
@@ -373,13 +373,19 @@ fn parts(state: &State, doing: Doing, mistake: Option<Mistake>) -> Result<Vec<Do
         }
         // One after the other.
         Step::UndoLocks => {
-            ends = doing.at == 3;
+            ends = doing.at == 2;
             match doing.at {
                 0 => world.target_policy = false,
                 1 => world.source_policy = Form::Absent,
-                2 => world.shield = Shield::Absent,
                 _ => world.guard = None,
             }
+        }
+        // Without the old backend nobody knows which object a dependent names.
+        Step::AnchorDependents => {
+            if world.route == Route::Backend && world.crd_servers == 0 {
+                world.dependent_anchored = true;
+            }
+            seen.anchored = true;
         }
         // Everything in one write.
         Step::EndUndo => {

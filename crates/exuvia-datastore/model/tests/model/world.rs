@@ -142,6 +142,10 @@ pub(crate) struct World {
     pub(crate) source_crd: bool,
     /// A dependent names the targets, and not what came before.
     pub(crate) dependent_follows: bool,
+    /// It names its source, too.
+    pub(crate) dependent_anchored: bool,
+    /// The garbage collector has looked for its owner while the CRDs answered, and does not look again.
+    pub(crate) collector_remembers: bool,
     pub(crate) bad: Bad,
     /// Everything is as `waitFor` wants it.
     pub(crate) ready: bool,
@@ -214,6 +218,8 @@ impl World {
             stamped: false,
             source_crd: true,
             dependent_follows: false,
+            dependent_anchored: false,
+            collector_remembers: false,
             bad: Bad::Nothing,
             ready: true,
             in_flight: None,
@@ -483,7 +489,10 @@ impl World {
     pub(crate) fn learn_route(&mut self) -> bool {
         let before = self.crd_servers;
         match self.route {
-            Route::Crds if self.crd_servers < SERVERS => self.crd_servers += 1,
+            Route::Crds if self.crd_servers < SERVERS => {
+                self.crd_servers += 1;
+                self.collector_remembers |= self.aliased;
+            }
             Route::Backend if self.crd_servers > 0 => self.crd_servers -= 1,
             _ => {}
         }
