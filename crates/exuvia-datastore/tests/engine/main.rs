@@ -319,11 +319,16 @@ impl Stage {
 pub(crate) async fn made(api: &Api<DynamicObject>, object: &DynamicObject) -> DynamicObject {
     until("the object is created", async || {
         match api.create(&PostParams::default(), object).await {
-            Err(kube::Error::Api(status)) if status.code == 429 => Err(status.message),
+            Err(kube::Error::Api(status)) if status.code == 429 || is_frozen(&status) => Err(status.message),
             answer => Ok(answer.unwrap()),
         }
     })
     .await
+}
+
+/// A policy that is gone refuses for about a second more (PITFALLS D10).
+fn is_frozen(status: &kube::core::Status) -> bool {
+    status.code == 403 && status.message.contains("DatastoreMigration")
 }
 
 /// Carries a migration out up to this step, which is not done.

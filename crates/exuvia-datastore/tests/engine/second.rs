@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::routed::{dependent, leave, stage};
-use crate::writers::{OBJECTS, writes_are_in_the_target};
+use crate::writers::{OBJECTS, answered, writes_are_in_the_target};
 use crate::{Stage, control_plane, owned_by, up_to};
 
 /// The second version of the widgets of these tests.
@@ -65,28 +65,18 @@ async fn in_step(stage: &Stage, spec: Value) -> Engine {
     engine
 }
 
-/// An answer. A server that sets up the storage of a CRD asks to come back (429, PITFALLS D2), which clients do by themselves.
-async fn answered<T>(mut ask: impl AsyncFnMut() -> Result<T, kube::Error>) -> T {
-    loop {
-        match ask().await {
-            Ok(answer) => return answer,
-            Err(kube::Error::Api(status)) if status.code == 429 => tokio::task::yield_now().await,
-            Err(error) => panic!("not answered: {error}"),
-        }
-    }
-}
-
 /// Reads all the time, one by one and all at once; every object is there each time.
 async fn read(stage: &Stage, stop: &AtomicBool) -> usize {
     let (api, mut reads) = (stage.api(&stage.new), 0);
     while !stop.load(Ordering::Relaxed) {
         for object in 0..OBJECTS {
             let name = format!("w{object}");
-            answered(async || api.get(&name).await).await;
+            answered(async || api.get(&name).await).await.unwrap();
             reads += 1;
         }
         let all = answered(async || api.list(&ListParams::default()).await)
             .await
+            .unwrap()
             .items;
         let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
         let lacks = |object: &usize| !names.contains(&format!("w{object}"));
@@ -334,11 +324,12 @@ async fn a_copy_that_somebody_edited_stays_and_can_still_be_applied() {
         "metadata": {"name": "w1"}, "spec": {"color": "applied"},
     });
     let apply = PatchParams::apply("somebody").force();
-    stage
-        .api(&stage.new)
-        .patch("w1", &apply, &Patch::Apply(&applied))
-        .await
-        .unwrap();
+    // A policy that is gone refuses for about a second more (PITFALLS D10).
+    until("it is applied", async || {
+        let applied = Patch::Apply(&applied);
+        stage.api(&stage.new).patch("w1", &apply, &applied).await
+    })
+    .await;
 }
 
 /// Only this combination needs to change CRDs.
