@@ -306,10 +306,10 @@ impl Mover {
                 Ok(updated) => updated,
                 // A field may be immutable. Nobody uses the target yet, so it is made again, if it can be.
                 Err(problem) => {
-                    return match self.can_be_created(target, output, &wanted).await? {
-                        true => self.make_room(target, live).await.map(Ok),
-                        false => Ok(Err(Settled::Held(problem))),
-                    };
+                    if self.can_be_created(target, output, &wanted).await? {
+                        return self.make_room(target, live).await.map(Ok);
+                    }
+                    return Ok(Err(Settled::Held(problem)));
                 }
             },
         };

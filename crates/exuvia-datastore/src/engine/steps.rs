@@ -18,20 +18,8 @@ impl Engine {
     pub(super) async fn carry_out_step(&mut self, step: Step) -> Result<(), Error> {
         match step {
             Step::Check => self.check().await,
-            Step::AddFinalizer => {
-                let written = self
-                    .writer
-                    .ensure_finalizer(&self.api, &self.migration, FINALIZER)
-                    .await?;
-                self.migration = written.object;
-                Ok(())
-            }
-            Step::RemoveFinalizer => {
-                self.writer
-                    .remove_finalizer(&self.api, &self.migration, FINALIZER)
-                    .await?;
-                Ok(())
-            }
+            Step::AddFinalizer => self.add_finalizer().await,
+            Step::RemoveFinalizer => self.remove_finalizer().await,
             Step::MakeClones => self.make_clones().await,
             Step::RemoveClones => {
                 self.clones_ready = false;
@@ -116,6 +104,22 @@ impl Engine {
             Step::EndUndo => self.end_undo().await,
             Step::CleanUp => self.clean_up().await,
         }
+    }
+
+    async fn add_finalizer(&mut self) -> Result<(), Error> {
+        let written = self
+            .writer
+            .ensure_finalizer(&self.api, &self.migration, FINALIZER)
+            .await?;
+        self.migration = written.object;
+        Ok(())
+    }
+
+    async fn remove_finalizer(&mut self) -> Result<(), Error> {
+        self.writer
+            .remove_finalizer(&self.api, &self.migration, FINALIZER)
+            .await?;
+        Ok(())
     }
 
     pub(super) fn work(&self) -> Result<&Work, Error> {
