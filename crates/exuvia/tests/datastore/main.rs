@@ -4,6 +4,7 @@
 
 mod blocked;
 mod harness;
+mod killed;
 mod life;
 mod moved;
 mod observability;
