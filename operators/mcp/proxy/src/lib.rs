@@ -28,8 +28,10 @@ mod body;
 pub mod bridge;
 mod counters;
 mod endpoint;
+mod filtering;
 mod handle;
 mod headers;
+mod old_streams;
 mod origin;
 mod peek;
 mod pool;
@@ -37,6 +39,7 @@ mod proxy;
 mod serve;
 mod session;
 mod settings;
+mod tools;
 
 pub use self::{
     backends::{Backend, Backends, InvalidBackend},
@@ -45,4 +48,5 @@ pub use self::{
     proxy::Proxy,
     session::POD_PARAMETER,
     settings::Settings,
+    tools::Tools,
 };

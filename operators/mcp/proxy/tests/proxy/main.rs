@@ -12,3 +12,4 @@ mod rollout;
 mod sessions;
 mod streaming;
 mod times;
+mod tools;
