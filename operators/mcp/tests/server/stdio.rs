@@ -148,12 +148,12 @@ async fn a_stdio_server_serves_two_sessions_at_once_and_shows_the_tools_that_are
     let config = serde_json::from_value(config).unwrap();
     configs.create(&PostParams::default(), &config).await.unwrap();
     let this = std::env::current_exe().unwrap();
-    let mut wanted = spec("example.com/mcp-stdio:1");
-    wanted["transport"] = json!("stdio");
-    wanted["allowedOrigins"] = json!(["https://app.example"]);
-    wanted["toolConfigRef"] = json!({"name": "few"});
+    let mut server = spec("example.com/mcp-stdio:1");
+    server["transport"] = json!("stdio");
+    server["allowedOrigins"] = json!(["https://app.example"]);
+    server["toolConfigRef"] = json!({"name": "few"});
     let test = "stdio::serves_on_stdio_if_it_is_told_to";
-    wanted["args"] = json!([
+    server["args"] = json!([
         "/usr/bin/env",
         "MCP_TEST_STDIO=1",
         this,
@@ -162,7 +162,7 @@ async fn a_stdio_server_serves_two_sessions_at_once_and_shows_the_tools_that_are
         "--nocapture",
         "--quiet"
     ]);
-    world.create_server("a", wanted).await;
+    world.create_server("a", server).await;
     let verified = world
         .server_when("a", "it is verified", |server| is_true(server, "Verified"))
         .await;
