@@ -353,7 +353,7 @@ async fn everything_else_streams_with_a_filter_as_without() {
         next.send(Bytes::from(event.clone())).unwrap();
         assert_eq!(stream.read_until("\r\n\r\n").await, event);
     }
-    // An event that is no list is not held until its end, however large it is.
+    // An event that is not a list is not held until its end, however large it is.
     let large = format!("data: {}", "x".repeat(1 << 20));
     next.send(Bytes::from(large.clone())).unwrap();
     let mut read = 0;
