@@ -21,6 +21,7 @@ use crate::{
     endpoint::EndpointRewrite,
     filtering::{Held, Share},
     old_streams::Told,
+    own_stream::OwnStream,
     peek::{self, Peeked},
     pool::{Pool, Sender},
     tools::AnswerFilter,
@@ -39,6 +40,8 @@ pub(crate) enum BodyError {
     ShuttingDown,
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    #[error(transparent)]
+    Cut(#[from] std::io::Error),
 }
 
 /// What of a refused body is still read, so that the client reads the answer before a reset.
@@ -224,9 +227,49 @@ pub(crate) enum AnswerBody {
     Backend(Box<BackendBody>),
 }
 
+/// Where a backend's answer is read from.
+pub(crate) enum Source {
+    /// A connection that serves other requests, too.
+    Shared(Incoming),
+    /// A socket that is there for this stream only.
+    Own(Box<OwnStream>),
+}
+
+impl Body for Source {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Shared(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::from),
+            Self::Own(stream) => {
+                let piece = ready!(stream.poll(cx));
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece?))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Shared(body) => body.is_end_stream(),
+            Self::Own(stream) => stream.is_done(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Shared(body) => body.size_hint(),
+            Self::Own(_) => SizeHint::new(),
+        }
+    }
+}
+
 /// A backend's answer as it comes, and what ends with it.
 pub(crate) struct BackendBody {
-    pub(crate) body: Incoming,
+    pub(crate) body: Source,
     /// The connection, given back to the pool after the last byte. Dropped before that, it is closed.
     pub(crate) connection: Option<(Arc<Pool>, Sender)>,
     pub(crate) rewrite: Option<EndpointRewrite>,

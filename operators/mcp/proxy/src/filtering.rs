@@ -11,12 +11,11 @@ use http::{
     uri::PathAndQuery,
 };
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     answer::{Refusal, json},
-    body::{AnswerBody, BackendBody, BodyError, RequestBody},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody, Source},
     handle::Shared,
     old_streams, session,
     settings::{MAX_BUFFER, MAX_HELD},
@@ -167,8 +166,8 @@ impl Asked {
         &self,
         held: &Held,
         mut parts: response::Parts,
-        body: &mut Incoming,
-    ) -> Result<Option<Response<Full<Bytes>>>, hyper::Error> {
+        body: &mut Source,
+    ) -> Result<Option<Response<Full<Bytes>>>, BodyError> {
         let mut share = held.share();
         let mut read = Vec::new();
         while let Some(frame) = body.frame().await {

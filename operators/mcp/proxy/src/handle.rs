@@ -22,7 +22,7 @@ use crate::{
     Backend, Backends, Counters, Settings,
     answer::Refusal,
     backends::Known,
-    body::{AnswerBody, BackendBody, BodyError, RequestBody, drain},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody, Source, drain},
     counters::InWork,
     endpoint::EndpointRewrite,
     filtering::{self, Held},
@@ -42,6 +42,9 @@ pub(crate) struct Shared {
     pub(crate) end: watch::Receiver<bool>,
 }
 
+/// A request body of at most so many bytes is sent at once with its head.
+const MAX_WITH_HEAD: u64 = 4 * 1024;
+
 /// Who may get a request.
 enum Target {
     Any,
@@ -50,9 +53,9 @@ enum Target {
 
 /// A backend's answer, and the connection that it came over.
 struct Answered {
-    response: Response<Incoming>,
+    response: Response<Source>,
     backend: Arc<Known>,
-    connection: Sender,
+    connection: Option<Sender>,
 }
 
 pub(crate) async fn handle(
@@ -122,7 +125,10 @@ async fn forward(
     set_path(&mut parts, &settings.target_path);
 
     let too_large = body.too_large();
-    let answered = send(shared, target, Request::from_parts(parts, body)).await;
+    // A body that goes with the head, if any: the answer's head then comes after all of it.
+    let is_stream =
+        (is_get || is_listen) && body.size_hint().upper().is_some_and(|size| size <= MAX_WITH_HEAD);
+    let answered = send(shared, target, Request::from_parts(parts, body), is_stream).await;
     let answered = answered.map_err(|refusal| {
         if too_large.load(Relaxed) {
             Refusal::TooLarge { limit }
@@ -240,6 +246,7 @@ async fn send(
     shared: &Shared,
     target: Target,
     mut request: Request<RequestBody>,
+    is_stream: bool,
 ) -> Result<Answered, Refusal> {
     let candidates = match target {
         Target::Any => shared.backends.in_turn(),
@@ -252,16 +259,16 @@ async fn send(
     for backend in candidates {
         request.headers_mut().insert(HOST, backend.host.clone());
         loop {
-            let pooled = backend.pool.take();
+            let pooled = if is_stream { None } else { backend.pool.take() };
             let is_new = pooled.is_none();
-            let mut connection = match pooled {
+            let link = match pooled {
                 Some(connection) => {
                     counters.connections_reused.fetch_add(1, Relaxed);
-                    connection
+                    connection.into()
                 }
                 None => match backend
                     .pool
-                    .connect(&backend.backend.host, backend.backend.port)
+                    .connect(&backend.backend.host, backend.backend.port, is_stream)
                     .await
                 {
                     Ok(connection) => {
@@ -274,8 +281,8 @@ async fn send(
                     }
                 },
             };
-            match connection.try_send_request(request).await {
-                Ok(response) => {
+            match link.send(request).await {
+                Ok((response, connection)) => {
                     return Ok(Answered {
                         response,
                         backend,
@@ -352,7 +359,7 @@ fn answer(
     });
     let body = BackendBody {
         body,
-        connection: Some((backend.pool.clone(), connection)),
+        connection: connection.map(|connection| (backend.pool.clone(), connection)),
         rewrite,
         filter: None,
         told,

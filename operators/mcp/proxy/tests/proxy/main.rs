@@ -7,6 +7,7 @@ mod clients;
 mod echo;
 mod harness;
 mod memory;
+mod own_streams;
 mod passing;
 mod rollout;
 mod sessions;
