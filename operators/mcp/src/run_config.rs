@@ -77,7 +77,7 @@ pub struct RunConfig {
     /// The largest body of a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body_bytes: Option<u64>,
-    /// The tools that clients see; empty: all.
+    /// The tools that clients see and may call; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools_filter: Vec<String>,
     /// The last restart that was asked for.

@@ -12,8 +12,12 @@ use http_body_util::Full;
 pub(crate) enum Refusal {
     Method,
     Origin,
-    TooLarge { limit: u64 },
+    TooLarge {
+        limit: u64,
+    },
     BrokenBody,
+    /// Too much is held for others.
+    Busy,
     SessionGone,
     NoBackend,
     Unreachable,
@@ -28,7 +32,7 @@ impl Refusal {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SessionGone => StatusCode::NOT_FOUND,
-            Self::NoBackend | Self::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Busy | Self::NoBackend | Self::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lost => StatusCode::BAD_GATEWAY,
         }
     }
@@ -47,6 +51,7 @@ impl Refusal {
             Self::Origin => "origin not allowed".to_owned(),
             Self::TooLarge { limit } => format!("request body too large: at most {limit} bytes are accepted"),
             Self::BrokenBody => "the request body ended early".to_owned(),
+            Self::Busy => "too many large messages at once: try again in a moment".to_owned(),
             Self::SessionGone => "session not found: initialize a new one".to_owned(),
             Self::NoBackend => "the MCP server is not ready: try again in a moment".to_owned(),
             Self::Unreachable => "the MCP server cannot be reached: try again in a moment".to_owned(),
@@ -64,7 +69,7 @@ impl Refusal {
             Self::Method => {
                 headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
             }
-            Self::NoBackend | Self::Unreachable => {
+            Self::Busy | Self::NoBackend | Self::Unreachable => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             // What is left of the body will not be read.
@@ -84,7 +89,12 @@ pub(crate) fn json_rpc_error(status: StatusCode, code: i32, message: &str) -> Re
         "id": null,
         "error": { "code": code, "message": message },
     });
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    json(status, body.to_string())
+}
+
+/// An answer of our own.
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response
         .headers_mut()

@@ -19,8 +19,12 @@ use tokio::sync::watch;
 use crate::{
     counters::InWork,
     endpoint::EndpointRewrite,
+    filtering::{Held, Share},
+    old_streams::Told,
+    own_stream::OwnStream,
     peek::{self, Peeked},
     pool::{Pool, Sender},
+    tools::AnswerFilter,
 };
 
 /// Why a body did not come to its end.
@@ -28,10 +32,16 @@ use crate::{
 pub(crate) enum BodyError {
     #[error("the request body is larger than the limit")]
     TooLarge,
+    #[error("too much is held for other requests")]
+    Busy,
+    #[error("a list of tools in the answer cannot be filtered")]
+    Withheld,
     #[error("the server is shutting down")]
     ShuttingDown,
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    #[error(transparent)]
+    Cut(#[from] std::io::Error),
 }
 
 /// What of a refused body is still read, so that the client reads the answer before a reset.
@@ -45,6 +55,8 @@ pub(crate) struct RequestBody {
     rest: Option<Incoming>,
     left: u64,
     too_large: Arc<AtomicBool>,
+    /// Set if the whole body has been read.
+    whole: Option<Share>,
 }
 
 impl RequestBody {
@@ -54,7 +66,29 @@ impl RequestBody {
             rest: Some(rest),
             left: limit,
             too_large: Arc::default(),
+            whole: None,
         }
+    }
+
+    /// Reads the whole body. It is sent on like one that was not read.
+    pub(crate) async fn read(&mut self, held: &Held) -> Result<Bytes, BodyError> {
+        let mut read = Vec::new();
+        let mut share = held.share();
+        while let Some(rest) = &mut self.rest
+            && let Some(frame) = rest.frame().await
+        {
+            let Ok(piece) = frame?.into_data() else { continue };
+            self.count(&piece)?;
+            share.grow(read.len() + piece.len())?;
+            read.extend_from_slice(&piece);
+        }
+        let read = Bytes::from(read);
+        self.rest = None;
+        self.whole = Some(share);
+        if !read.is_empty() {
+            self.peeked.push_back(read.clone());
+        }
+        Ok(read)
     }
 
     /// Set when the limit was exceeded.
@@ -64,6 +98,16 @@ impl RequestBody {
 
     /// The method of the JSON-RPC message. What was read for it is sent on like the rest.
     pub(crate) async fn method(&mut self) -> Result<Option<String>, BodyError> {
+        if self.whole.is_some() {
+            let read = self
+                .peeked
+                .front()
+                .map_or(Peeked::NoMethod, |whole| peek::method(whole));
+            return Ok(match read {
+                Peeked::Method(method) => Some(method),
+                Peeked::NoMethod | Peeked::More => None,
+            });
+        }
         let mut read = Vec::new();
         loop {
             let Some(rest) = &mut self.rest else {
@@ -121,7 +165,7 @@ impl Body for RequestBody {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let Some(rest) = &mut this.rest else {
-            return Poll::Ready(Some(Err(BodyError::TooLarge)));
+            return Poll::Ready(this.whole.is_none().then_some(Err(BodyError::TooLarge)));
         };
         let frame = match ready!(Pin::new(rest).poll_frame(cx)) {
             None => return Poll::Ready(None),
@@ -134,12 +178,17 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.peeked.is_empty() && self.rest.as_ref().is_some_and(Body::is_end_stream)
+        let is_read = |rest: &Incoming| rest.is_end_stream();
+        self.peeked.is_empty() && self.rest.as_ref().map_or(self.whole.is_some(), is_read)
     }
 
     fn size_hint(&self) -> SizeHint {
         let peeked: u64 = self.peeked.iter().map(|piece| piece.len() as u64).sum();
-        let rest = self.rest.as_ref().map(Body::size_hint).unwrap_or_default();
+        let rest = match &self.rest {
+            Some(rest) => rest.size_hint(),
+            None if self.whole.is_some() => SizeHint::with_exact(0),
+            None => SizeHint::new(),
+        };
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower() + peeked);
         if let Some(upper) = rest.upper() {
@@ -178,12 +227,55 @@ pub(crate) enum AnswerBody {
     Backend(Box<BackendBody>),
 }
 
+/// Where a backend's answer is read from.
+pub(crate) enum Source {
+    /// A connection that serves other requests, too.
+    Shared(Incoming),
+    /// A socket that is there for this stream only.
+    Own(Box<OwnStream>),
+}
+
+impl Body for Source {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Shared(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::from),
+            Self::Own(stream) => {
+                let piece = ready!(stream.poll(cx));
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece?))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Shared(body) => body.is_end_stream(),
+            Self::Own(stream) => stream.is_done(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Shared(body) => body.size_hint(),
+            Self::Own(_) => SizeHint::new(),
+        }
+    }
+}
+
 /// A backend's answer as it comes, and what ends with it.
 pub(crate) struct BackendBody {
-    pub(crate) body: Incoming,
+    pub(crate) body: Source,
     /// The connection, given back to the pool after the last byte. Dropped before that, it is closed.
     pub(crate) connection: Option<(Arc<Pool>, Sender)>,
     pub(crate) rewrite: Option<EndpointRewrite>,
+    pub(crate) filter: Option<Box<AnswerFilter>>,
+    /// What the proxy itself has to say on it.
+    pub(crate) told: Option<Box<Told>>,
     pub(crate) is_event_stream: bool,
     pub(crate) end: watch::Receiver<bool>,
     pub(crate) ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -201,33 +293,73 @@ impl BackendBody {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
+            if let (Some(told), Some(filter)) = (&mut self.told, &self.filter)
+                && filter.is_between_events()
+                && let Poll::Ready(answer) = told.poll(cx)
+            {
+                return Poll::Ready(Some(Ok(Frame::data(answer))));
+            }
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 return self.poll_ended(cx);
             };
             let Some(frame) = frame else {
                 self.finish();
-                let rest = self.rewrite.take().map(|mut rewrite| rewrite.rest());
-                return Poll::Ready(
-                    rest.filter(|rest| !rest.is_empty())
-                        .map(|rest| Ok(Frame::data(rest))),
-                );
+                let rest = self.rest()?;
+                return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
             };
             let frame = frame?;
-            if self.body.is_end_stream() && self.rewrite.is_none() {
+            if self.body.is_end_stream() && self.passes_as_it_is() {
                 self.finish(); // the last piece: nobody may ask again
             }
-            let Some(rewrite) = &mut self.rewrite else {
+            if self.rewrite.is_none() && self.filter.is_none() {
                 return Poll::Ready(Some(Ok(frame)));
+            }
+            let Ok(mut piece) = frame.into_data() else {
+                continue;
             };
-            let Ok(piece) = frame.into_data() else { continue };
-            let piece = rewrite.pass(piece);
-            if rewrite.is_done() {
-                self.rewrite = None;
+            if let Some(rewrite) = &mut self.rewrite {
+                piece = rewrite.pass(piece);
+                if rewrite.is_done() {
+                    self.rewrite = None;
+                }
+            }
+            if let Some(filter) = &mut self.filter {
+                let passed = filter.pass(piece);
+                piece = passed.map_err(|_| self.withheld())?;
             }
             if !piece.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
         }
+    }
+
+    /// Whether the client gets as many bytes as the backend sends.
+    fn passes_as_it_is(&self) -> bool {
+        let is_changed = self
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.changes_nothing());
+        self.rewrite.is_none() && !is_changed
+    }
+
+    /// What was held when the backend's answer ended.
+    fn rest(&mut self) -> Result<Bytes, BodyError> {
+        let rest = self.rewrite.take().map(|mut rewrite| rewrite.rest());
+        let rest = rest.unwrap_or_default();
+        let Some(mut filter) = self.filter.take() else {
+            return Ok(rest);
+        };
+        let passed = filter
+            .pass(rest)
+            .and_then(|passed| Ok([passed, filter.rest()?].concat()));
+        passed.map(Bytes::from).map_err(|_| self.withheld())
+    }
+
+    fn withheld(&mut self) -> BodyError {
+        self.complete = true; // the client has not gone
+        self.in_work.counters().withheld.fetch_add(1, Relaxed);
+        tracing::warn!("an answer is cut, because a list of tools in it cannot be filtered");
+        BodyError::Withheld
     }
 
     /// At a shutdown a stream of events ends as if it were complete, so that its client comes again. Anything else is cut, or
@@ -277,15 +409,15 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(body) => body.is_end_stream(),
-            Self::Backend(body) => body.rewrite.is_none() && body.body.is_end_stream(),
+            Self::Backend(body) => body.passes_as_it_is() && body.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Own(body) => body.size_hint(),
-            // The endpoint's event becomes longer.
-            Self::Backend(body) if body.rewrite.is_some() => SizeHint::new(),
+            // The endpoint's event becomes longer, and a list of tools shorter.
+            Self::Backend(body) if !body.passes_as_it_is() => SizeHint::new(),
             Self::Backend(body) => body.body.size_hint(),
         }
     }

@@ -40,6 +40,10 @@ counters! {
     refused_origin,
     /// Refused for their size, 413.
     refused_size,
+    /// Requests that call a tool which clients may not call, or that cannot be read for certain; answered by the proxy.
+    refused_tool,
+    /// Answers that were not passed on, because a list of tools in them could not be filtered.
+    withheld,
     /// Refused because the pod of their session is gone or the session id is not one of ours, 404.
     session_gone,
     /// No backend was ready or could be connected to, 503.

@@ -12,19 +12,22 @@ use http::{
     HeaderMap, HeaderValue, Method, Request, Response, Uri,
     header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN},
     request::Parts,
+    response,
     uri::PathAndQuery,
 };
 use hyper::body::{Body, Incoming};
 use tokio::sync::watch;
 
 use crate::{
-    Backends, Counters, Settings,
+    Backend, Backends, Counters, Settings,
     answer::Refusal,
     backends::Known,
-    body::{AnswerBody, BackendBody, BodyError, RequestBody, drain},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody, Source, drain},
     counters::InWork,
     endpoint::EndpointRewrite,
+    filtering::{self, Held},
     headers::{self, FORWARDED_PREFIX, METHOD, SESSION_ID},
+    old_streams::{self, OldStreams},
     pool::Sender,
     session,
 };
@@ -34,8 +37,13 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) backends: Backends,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) held: Held,
+    pub(crate) old_streams: OldStreams,
     pub(crate) end: watch::Receiver<bool>,
 }
+
+/// A request body of at most so many bytes is sent at once with its head.
+const MAX_WITH_HEAD: u64 = 4 * 1024;
 
 /// Who may get a request.
 enum Target {
@@ -45,9 +53,9 @@ enum Target {
 
 /// A backend's answer, and the connection that it came over.
 struct Answered {
-    response: Response<Incoming>,
+    response: Response<Source>,
     backend: Arc<Known>,
-    connection: Sender,
+    connection: Option<Sender>,
 }
 
 pub(crate) async fn handle(
@@ -98,13 +106,29 @@ async fn forward(
     let in_work = InWork::new(&shared.counters, is_get || is_listen);
 
     let mut body = RequestBody::new(body, limit);
+    let asked = match settings.tools.names() {
+        None => None,
+        Some(allowed) => match filtering::look(shared, allowed, &mut parts, &mut body).await? {
+            Ok(asked) => Some(asked),
+            Err(answer) => {
+                shared.counters.refused_tool.fetch_add(1, Relaxed);
+                return Ok(answer.map(AnswerBody::Own));
+            }
+        },
+    };
     let target = target(shared, &mut parts, &mut body).await?;
-    let prefix = endpoint_prefix(settings, &parts.headers);
+    let stream = is_get.then(|| Stream {
+        prefix: endpoint_prefix(settings, &parts.headers),
+        path: parts.uri.path().to_owned(),
+    });
     headers::for_backend(&mut parts.headers, client, settings.trust_proxy_headers);
     set_path(&mut parts, &settings.target_path);
 
     let too_large = body.too_large();
-    let answered = send(shared, target, Request::from_parts(parts, body)).await;
+    // A body that goes with the head, if any: the answer's head then comes after all of it.
+    let is_stream =
+        (is_get || is_listen) && body.size_hint().upper().is_some_and(|size| size <= MAX_WITH_HEAD);
+    let answered = send(shared, target, Request::from_parts(parts, body), is_stream).await;
     let answered = answered.map_err(|refusal| {
         if too_large.load(Relaxed) {
             Refusal::TooLarge { limit }
@@ -113,7 +137,11 @@ async fn forward(
         }
     })?;
     shared.counters.answered.fetch_add(1, Relaxed);
-    Ok(answer(shared, answered, in_work, is_get.then_some(prefix)))
+    let (parts, body) = answer(shared, answered, in_work, stream);
+    match asked {
+        None => Ok(Response::from_parts(parts, AnswerBody::Backend(Box::new(body)))),
+        Some(asked) => filtering::answer(shared, &asked, parts, body).await,
+    }
 }
 
 /// What can be refused by the head alone.
@@ -218,6 +246,7 @@ async fn send(
     shared: &Shared,
     target: Target,
     mut request: Request<RequestBody>,
+    is_stream: bool,
 ) -> Result<Answered, Refusal> {
     let candidates = match target {
         Target::Any => shared.backends.in_turn(),
@@ -230,16 +259,16 @@ async fn send(
     for backend in candidates {
         request.headers_mut().insert(HOST, backend.host.clone());
         loop {
-            let pooled = backend.pool.take();
+            let pooled = if is_stream { None } else { backend.pool.take() };
             let is_new = pooled.is_none();
-            let mut connection = match pooled {
+            let link = match pooled {
                 Some(connection) => {
                     counters.connections_reused.fetch_add(1, Relaxed);
-                    connection
+                    connection.into()
                 }
                 None => match backend
                     .pool
-                    .connect(&backend.backend.host, backend.backend.port)
+                    .connect(&backend.backend.host, backend.backend.port, is_stream)
                     .await
                 {
                     Ok(connection) => {
@@ -252,8 +281,8 @@ async fn send(
                     }
                 },
             };
-            match connection.try_send_request(request).await {
-                Ok(response) => {
+            match link.send(request).await {
+                Ok((response, connection)) => {
                     return Ok(Answered {
                         response,
                         backend,
@@ -279,13 +308,19 @@ async fn send(
     Err(Refusal::Unreachable)
 }
 
-/// A backend's answer as the client gets it. `prefix` is given for a GET, whose events may begin with an `endpoint`.
+/// What is needed to rewrite the `endpoint` event of a GET.
+struct Stream {
+    prefix: String,
+    path: String,
+}
+
+/// A backend's answer as the client gets it. `stream` is given for a GET, whose events may begin with an `endpoint`.
 fn answer(
     shared: &Shared,
     answered: Answered,
     in_work: InWork,
-    prefix: Option<String>,
-) -> Response<AnswerBody> {
+    stream: Option<Stream>,
+) -> (response::Parts, BackendBody) {
     let Answered {
         response,
         backend,
@@ -302,27 +337,39 @@ fn answer(
             .to_ascii_lowercase()
             .starts_with(b"text/event-stream")
     });
-    let rewrite = prefix.filter(|_| is_event_stream).map(|prefix| {
+    let mut told = None;
+    let rewrite = stream.filter(|_| is_event_stream).map(|stream| {
         parts.headers.remove(CONTENT_LENGTH); // the event becomes longer
         let target_path = shared.settings.target_path.trim_end_matches('/').to_owned();
         let backend = backend.clone();
+        let known = shared.settings.tools.names().map(|_| shared.old_streams.open());
+        let known = known.map(|(open, known)| {
+            told = Some(Box::new(open));
+            known
+        });
         EndpointRewrite::new(move |url| {
-            let known = &backend.backend;
-            let pod = (!stateless).then_some(known.id.as_str());
-            session::endpoint(url, &known.authority, &target_path, &prefix, pod)
+            let Backend { authority, id, .. } = &backend.backend;
+            let pod = (!stateless).then_some(id.as_str());
+            if let Some(known) = &known {
+                let url = session::endpoint(url, authority, &target_path, "", None);
+                known(old_streams::key(pod, &stream.path, &url));
+            }
+            session::endpoint(url, authority, &target_path, &stream.prefix, pod)
         })
     });
     let body = BackendBody {
         body,
-        connection: Some((backend.pool.clone(), connection)),
+        connection: connection.map(|connection| (backend.pool.clone(), connection)),
         rewrite,
+        filter: None,
+        told,
         is_event_stream,
         end: shared.end.clone(),
         ended: None,
         in_work,
         complete: false,
     };
-    Response::from_parts(parts, AnswerBody::Backend(Box::new(body)))
+    (parts, body)
 }
 
 fn hand_out_sessions(headers: &mut HeaderMap, pod: &str) {
@@ -347,6 +394,7 @@ impl Counters {
             Refusal::Origin => Some(&self.refused_origin),
             Refusal::TooLarge { .. } => Some(&self.refused_size),
             Refusal::BrokenBody => None,
+            Refusal::Busy => Some(&self.unavailable),
             Refusal::SessionGone => Some(&self.session_gone),
             Refusal::NoBackend | Refusal::Unreachable => Some(&self.unavailable),
             Refusal::Lost => Some(&self.lost),

@@ -26,17 +26,22 @@ mod answer;
 mod backends;
 mod body;
 pub mod bridge;
+mod chunked;
 mod counters;
 mod endpoint;
+mod filtering;
 mod handle;
 mod headers;
+mod old_streams;
 mod origin;
+mod own_stream;
 mod peek;
 mod pool;
 mod proxy;
 mod serve;
 mod session;
 mod settings;
+mod tools;
 
 pub use self::{
     backends::{Backend, Backends, InvalidBackend},
@@ -45,4 +50,5 @@ pub use self::{
     proxy::Proxy,
     session::POD_PARAMETER,
     settings::Settings,
+    tools::Tools,
 };

@@ -1,21 +1,29 @@
 //! Connections to one backend: those that wait for a request, and new ones.
 
 use std::{
+    future::poll_fn,
     io,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Poll,
     time::{Duration, Instant},
 };
 
-use hyper::client::conn::http1::{self, SendRequest};
+use http::{Request, Response};
+use hyper::client::conn::{
+    TrySendError,
+    http1::{self, SendRequest},
+};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::{
-    body::RequestBody,
+    body::{RequestBody, Source},
+    own_stream::{HeadFirst, OwnStream, Stop, can_be_own},
     settings::{
         CONNECT_TIMEOUT, KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_PROBES, MAX_BUFFER, POOL_IDLE,
         POOL_SWEEP,
@@ -27,6 +35,7 @@ use crate::{
 const SHUNNED_FOR: Duration = Duration::from_secs(2);
 
 pub(crate) type Sender = SendRequest<RequestBody>;
+type Connection = http1::Connection<TokioIo<HeadFirst>, RequestBody>;
 
 /// The connections to one backend that wait for a request.
 #[derive(Debug, Default)]
@@ -84,29 +93,109 @@ impl Pool {
             .is_some_and(|until| Instant::now() < until)
     }
 
-    /// A new connection.
-    pub(crate) async fn connect(&self, host: &str, port: u16) -> io::Result<Sender> {
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(host, port)).await;
+    /// A new connection. One for a stream is driven by [`Link::send`] until the head of the answer is there.
+    pub(crate) async fn connect(&self, host: &str, port: u16, for_stream: bool) -> io::Result<Link> {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(host, port, for_stream)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         self.state().shunned_until = connected.is_err().then(|| Instant::now() + SHUNNED_FOR);
         connected
     }
 }
 
-async fn connected(host: &str, port: u16) -> io::Result<Sender> {
+async fn connected(host: &str, port: u16, for_stream: bool) -> io::Result<Link> {
     let stream = TcpStream::connect((host, port)).await?;
     tune(&stream);
+    let stop: Option<Arc<Stop>> = for_stream.then(Arc::default);
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_BUFFER)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(HeadFirst::new(stream, stop.clone())))
         .await
         .map_err(io::Error::other)?;
+    let undriven = if let Some(stop) = stop {
+        Some(Box::new((connection, stop)))
+    } else {
+        drive(connection);
+        None
+    };
+    Ok(Link { sender, undriven })
+}
+
+fn drive(connection: Connection) {
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "connection to a backend ended");
         }
     });
-    Ok(sender)
+}
+
+/// A connection that a request can be sent over.
+pub(crate) struct Link {
+    sender: Sender,
+    undriven: Option<Box<(Connection, Arc<Stop>)>>,
+}
+
+impl From<Sender> for Link {
+    fn from(sender: Sender) -> Self {
+        Self {
+            sender,
+            undriven: None,
+        }
+    }
+}
+
+/// An answer, and the connection that can be given back after it.
+pub(crate) type Sent = (Response<Source>, Option<Sender>);
+
+impl Link {
+    pub(crate) async fn send(
+        self,
+        request: Request<RequestBody>,
+    ) -> Result<Sent, TrySendError<Request<RequestBody>>> {
+        let Self { mut sender, undriven } = self;
+        let Some(undriven) = undriven else {
+            let answer = sender.try_send_request(request).await?;
+            return Ok((answer.map(Source::Shared), Some(sender)));
+        };
+        let (connection, stop) = *undriven;
+        // Boxed, because every other request would need room for it, too.
+        Box::pin(first_head(sender, connection, &stop, request)).await
+    }
+}
+
+/// Sends a request over a connection that nobody drives, and takes the socket from it if the answer is a stream.
+async fn first_head(
+    mut sender: Sender,
+    connection: Connection,
+    stop: &Stop,
+    request: Request<RequestBody>,
+) -> Result<Sent, TrySendError<Request<RequestBody>>> {
+    let mut connection = Some(connection);
+    let answer = {
+        let mut answer = pin!(sender.try_send_request(request));
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            if let Some(driven) = &mut connection
+                && Pin::new(driven).poll(cx).is_ready()
+            {
+                connection = None; // dropped, it tells the request that there will be no answer
+            }
+            answer.as_mut().poll(cx)
+        })
+        .await?
+    };
+    let Some(connection) = connection else {
+        return Ok((answer.map(Source::Shared), Some(sender)));
+    };
+    if stop.has_stopped() && can_be_own(answer.status(), answer.headers()) {
+        let http1::Parts { io, read_buf, .. } = connection.into_parts();
+        let own = OwnStream::new(io.into_inner(), read_buf);
+        return Ok((answer.map(|_| Source::Own(Box::new(own))), None));
+    }
+    stop.go_on();
+    drive(connection);
+    Ok((answer.map(Source::Shared), Some(sender)))
 }
 
 /// Small pieces at once, and a peer that vanished is noticed.

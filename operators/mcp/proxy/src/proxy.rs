@@ -13,7 +13,9 @@ use tokio::{net::TcpListener, sync::watch};
 use crate::{
     Backends, Counters, Settings,
     body::AnswerBody,
+    filtering::Held,
     handle::{Shared, handle},
+    old_streams::OldStreams,
     serve,
 };
 
@@ -37,6 +39,8 @@ impl Proxy {
                 settings,
                 backends,
                 counters: Arc::default(),
+                held: Held::default(),
+                old_streams: OldStreams::default(),
                 end: end.subscribe(),
             }),
             end,

@@ -119,7 +119,9 @@ async fn connection<H: Handler>(
     let connected = Connected(handler);
     let service = service_fn(|request| {
         let handler = connected.0.clone();
-        async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
+        // Boxed, because the connection has room for it as long as it lives: 3 KiB for each idle stream.
+        let answer = Box::pin(handler.handle(client, request));
+        async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::Origins;
+use crate::{Origins, Tools};
 
 /// A connection to a backend must be made within this time.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,6 +27,10 @@ pub(crate) const KEEP_ALIVE_PROBES: u32 = 3;
 /// Per connection and direction. It bounds a request's head, and what a slow reader makes us hold.
 pub(crate) const MAX_BUFFER: usize = 64 * 1024;
 
+/// With a filter of tools, requests and lists of tools are held until they are complete: all of them together so much at most, not
+/// counting the first [`MAX_BUFFER`] of each.
+pub(crate) const MAX_HELD: usize = 64 * 1024 * 1024;
+
 /// Streams that were told to end have this long to say so to their clients.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -48,6 +52,8 @@ pub struct Settings {
     pub stateless: bool,
     /// Put before every path that is sent to a backend. Empty by default, so that paths are untouched.
     pub target_path: String,
+    /// Which tools clients see and may call. By default all of them, and then no message is looked at.
+    pub tools: Tools,
     /// How long calls may go on after the signal to stop.
     pub grace: Duration,
 }
@@ -62,6 +68,7 @@ impl Default for Settings {
             trust_proxy_headers: false,
             stateless: false,
             target_path: String::new(),
+            tools: Tools::default(),
             grace: Duration::from_secs(25),
         }
     }

@@ -110,7 +110,7 @@ pub struct MCPServerSpec {
     /// Let only the proxy connect to the backend.
     #[serde(default = "default_true")]
     pub network_policy: bool,
-    /// The `MCPToolConfig` of this namespace that says which tools clients see.
+    /// The `MCPToolConfig` of this namespace that says which tools clients see and may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_config_ref: Option<ToolConfigRef>,
     /// What to change on the proxy's Deployment. It replaces nothing that the roll-out depends on.

@@ -1,11 +1,11 @@
-//! `MCPToolConfig`: which tools clients see, for any number of servers.
+//! `MCPToolConfig`: which tools clients see and may call, for any number of servers.
 #![allow(unreachable_pub)] // KubeSchema repeats each struct inside a function
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which tools clients see.
+/// Which tools clients see and may call.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[kube(
     group = "mcp.exuvia.dev",
@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "MCPToolConfigStatus",
     derive = "PartialEq",
-    doc = "Names the tools that the clients of an MCPServer see.",
+    doc = "Names the tools that the clients of an MCPServer see and may call. The proxy hides all others.",
     annotation("helm.sh/resource-policy", "keep"),
     printcolumn(name = "Servers", type_ = "integer", json_path = ".status.servers"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MCPToolConfigSpec {
-    /// The names of the tools that clients see. Empty: all of them.
+    /// The names of the tools that clients see and may call, exactly as the server writes them. Empty: all of them.
     #[schemars(length(max = 512), inner(length(min = 1, max = 128)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools_filter: Vec<String>,

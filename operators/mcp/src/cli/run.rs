@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use exuvia_rollout::Names;
 use exuvia_runtime::start_logging;
-use mcp_proxy::Backend;
 use mcp_proxy::bridge::{Bridge, BridgeSettings};
+use mcp_proxy::{Backend, Origins};
 
 use super::{CommonArgs, block_on, duration, fail, stop_signal};
 use crate::runner::{self, GateKind, RunSettings};
@@ -97,6 +97,9 @@ pub struct BridgeArgs {
     /// The path of the endpoint
     #[arg(long, default_value = "/mcp")]
     pub path: String,
+    /// An origin that may send requests, or *; may be given more than once [default: pages of this machine]
+    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
+    pub allowed_origins: Vec<String>,
     /// The log level
     #[arg(long, env = "MCP_LOG_LEVEL", default_value = "info")]
     pub log_level: String,
@@ -168,6 +171,7 @@ fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
         let settings = BridgeSettings {
             listen: args.listen,
             path: args.path,
+            allowed_origins: Origins::new(&args.allowed_origins)?,
             ..BridgeSettings::new(args.command)
         };
         Bridge::bind(settings).await?.run(stop).await;

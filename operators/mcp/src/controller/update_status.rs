@@ -125,7 +125,7 @@ pub(crate) fn verdict(applied: &Applied, handshake: &Handshake) -> Verdict {
                 condition::VERIFIED,
                 true,
                 "Handshake",
-                "the server answered `initialize`",
+                "the server answered a handshake",
             );
             (fact, Some(info.clone()))
         }

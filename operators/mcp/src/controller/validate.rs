@@ -18,7 +18,7 @@ pub(crate) struct Accepted {
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) uid: String,
-    /// The tools that clients see; empty: all.
+    /// The tools that clients see and may call; empty: all.
     pub(crate) tools: Vec<String>,
     pub(crate) restart: Restart,
 }

@@ -126,7 +126,9 @@ fn bridge(container: &mut Value, spec: &mut Value, config: &RunConfig) {
     let program = format!("{BRIDGE}/mcp-runner");
     let mounts = json!([{"name": "bridge", "mountPath": BRIDGE}]);
     let listen = format!("--listen=0.0.0.0:{}", config.mcp_port);
-    container["command"] = json!([program, "bridge", listen, "--path", config.path, "--"]);
+    let path = format!("--path={}", config.path);
+    // The proxy has checked the origin.
+    container["command"] = json!([program, "bridge", listen, path, "--allowed-origin=*", "--"]);
     if !config.args.is_empty() {
         container["args"] = json!(config.args);
     }

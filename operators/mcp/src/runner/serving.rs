@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use exuvia_runtime::{Health, Metrics};
-use mcp_proxy::{Backends, Counters, Origins, Proxy, Settings};
+use mcp_proxy::{Backends, Counters, Origins, Proxy, Settings, Tools};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -40,6 +40,7 @@ impl Serving {
             endpoint_prefix: config.endpoint_prefix.clone().unwrap_or_default(),
             trust_proxy_headers: config.trust_proxy_headers,
             stateless: config.stateless,
+            tools: Tools::new(config.tools_filter.iter().cloned()),
             grace: settings.grace,
             ..defaults
         };
@@ -79,6 +80,16 @@ impl Collector for ProxyMetrics {
                 "refused_size",
                 "Requests refused for their size (413)",
                 now.refused_size,
+            ),
+            (
+                "refused_tool",
+                "Requests that call a tool which clients may not call, or that cannot be read for certain",
+                now.refused_tool,
+            ),
+            (
+                "withheld",
+                "Answers not passed on, because a list of tools in them could not be filtered",
+                now.withheld,
             ),
             (
                 "session_gone",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exuvia_testenv::until;
+use exuvia_testenv::{Process, until};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::harness::{ADMIN_PORT, PROXY_PORT, World};
 use crate::program::Runner;
+use crate::stdio;
 
 /// Serves one namespace until it is dropped.
 pub(crate) struct Kubelet {
@@ -33,6 +34,8 @@ struct Inner {
     runs_proxies: bool,
     /// Runners by the uid of their pod.
     runners: Mutex<HashMap<String, Arc<Runner>>>,
+    /// Bridges of backend pods by the uid of their pod.
+    bridges: Mutex<HashMap<String, Option<Arc<Process>>>>,
 }
 
 impl Drop for Kubelet {
@@ -60,6 +63,7 @@ impl Kubelet {
             kubeconfig: kubeconfig.unwrap_or_else(|| world.control_plane.admin().kubeconfig().unwrap()),
             runs_proxies,
             runners: Mutex::default(),
+            bridges: Mutex::default(),
         });
         let work: BoxFuture<'static, ()> = Box::pin(Arc::clone(&inner).work());
         let task = tokio::spawn(work);
@@ -99,6 +103,7 @@ impl Inner {
             if let Ok(pods) = api.list(&ListParams::default()).await {
                 let alive: Vec<String> = pods.items.iter().filter_map(ResourceExt::uid).collect();
                 self.runners.lock().unwrap().retain(|uid, _| alive.contains(uid));
+                self.bridges.lock().unwrap().retain(|uid, _| alive.contains(uid));
                 for pod in pods.items {
                     self.tend(&api, &pod).await;
                 }
@@ -126,6 +131,8 @@ impl Inner {
                 runner
             };
             runner.is_ready().await
+        } else if self.runs_proxies && self.bridge(pod).is_some() {
+            stdio::is_listening(pod).await
         } else {
             !container
                 .image
@@ -151,6 +158,15 @@ impl Inner {
         let _ = api
             .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status))
             .await;
+    }
+
+    /// The bridge of a pod that has one, started if it does not run yet.
+    fn bridge(&self, pod: &Pod) -> Option<Arc<Process>> {
+        let mut bridges = self.bridges.lock().unwrap();
+        let bridge = bridges.entry(pod.uid().unwrap());
+        bridge
+            .or_insert_with(|| stdio::start_bridge(pod, &self.directory))
+            .clone()
     }
 
     async fn start_runner(&self, pod: &Pod) -> Arc<Runner> {

@@ -15,4 +15,5 @@ mod rights;
 mod safe_writes;
 mod stamps;
 mod status;
+mod stdio;
 mod without_cluster;

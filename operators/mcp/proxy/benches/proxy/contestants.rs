@@ -33,7 +33,7 @@ impl Contestant {
 }
 
 /// One thread each for the proxies.
-pub(crate) async fn all(server: SocketAddr, directory: &Path) -> Vec<Contestant> {
+pub(crate) async fn all(server: SocketAddr, directory: &Path, other: Option<&Path>) -> Vec<Contestant> {
     let mut all = vec![Contestant {
         name: "direct",
         address: server,
@@ -43,7 +43,14 @@ pub(crate) async fn all(server: SocketAddr, directory: &Path) -> Vec<Contestant>
         Some(nginx) => all.push(nginx),
         None => println!("nginx is not installed: its column is left out"),
     }
-    all.push(proxy(server));
+    if let Some(other) = other {
+        all.push(proxy("the other build", other, server));
+    }
+    all.push(proxy(
+        "mcp-proxy",
+        Path::new(env!("CARGO_BIN_EXE_mcp-proxy")),
+        server,
+    ));
     for contestant in &all {
         while TcpStream::connect(contestant.address).is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -56,9 +63,9 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn proxy(server: SocketAddr) -> Contestant {
+fn proxy(name: &'static str, program: &Path, server: SocketAddr) -> Contestant {
     let address = free_address();
-    let process = Command::new(env!("CARGO_BIN_EXE_mcp-proxy"))
+    let process = Command::new(program)
         .args([
             "--threads",
             "1",
@@ -71,7 +78,7 @@ fn proxy(server: SocketAddr) -> Contestant {
         .spawn()
         .unwrap();
     Contestant {
-        name: "mcp-proxy",
+        name,
         address,
         process: Some(process),
     }

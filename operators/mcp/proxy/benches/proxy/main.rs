@@ -29,6 +29,9 @@ struct Args {
     /// Streams that are open at once
     #[arg(long, default_value_t = 1000)]
     streams: usize,
+    /// Another build of mcp-proxy, measured in the same run
+    #[arg(long, value_name = "PROGRAM")]
+    other: Option<PathBuf>,
     /// Where to write the results as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -69,7 +72,7 @@ fn raise_open_files() {
 async fn run(args: Args) {
     let server = server::start().await;
     let directory = tempfile::tempdir().unwrap();
-    let mut measured: Vec<Measured> = contestants::all(server, directory.path())
+    let mut measured: Vec<Measured> = contestants::all(server, directory.path(), args.other.as_deref())
         .await
         .into_iter()
         .map(|contestant| Measured {

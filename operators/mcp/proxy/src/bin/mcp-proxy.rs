@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
-use mcp_proxy::{Backend, Backends, Origins, Proxy, Settings};
+use mcp_proxy::{Backend, Backends, Origins, Proxy, Settings, Tools};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A streaming proxy for MCP servers
@@ -32,6 +32,9 @@ struct Args {
     /// The servers keep no sessions
     #[arg(long)]
     stateless: bool,
+    /// A tool that clients see and may call; may be given more than once [default: all]
+    #[arg(long = "tool", value_name = "NAME")]
+    tools: Vec<String>,
     /// Put before every path that is sent to a server
     #[arg(long, default_value = "", value_name = "PATH")]
     target_path: String,
@@ -73,6 +76,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         trust_proxy_headers: args.trust_proxy_headers,
         stateless: args.stateless,
         target_path: args.target_path,
+        tools: Tools::new(args.tools),
         grace: Duration::from_secs(args.grace),
     };
     let proxy = Proxy::bind(settings, backends).await?;

@@ -32,10 +32,8 @@ use super::{
 use crate::{
     body::drain,
     counters::InWork,
-    headers::{METHOD, PROTOCOL_VERSION, SESSION_ID},
+    headers::{METHOD, NAME, PROTOCOL_VERSION, SESSION_ID},
 };
-
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// An answer that comes within this time is sent as plain JSON, with a status that fits. After it, a stream of events begins,
 /// because clients do not wait for a head for ever.

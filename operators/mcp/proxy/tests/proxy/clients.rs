@@ -114,7 +114,7 @@ async fn a_client_whose_pod_is_gone_begins_a_new_session_by_itself() {
 }
 
 /// A server of the old transport: a stream of events, and a path for messages. One session per stream.
-async fn over_sse(name: String) -> Server {
+pub(crate) async fn over_sse(name: String) -> Server {
     type Inbox = mpsc::Sender<ClientJsonRpcMessage>;
     let inboxes: std::sync::Arc<std::sync::Mutex<Vec<Inbox>>> = std::sync::Arc::default();
     Server::start(move |request| {
@@ -164,7 +164,7 @@ async fn over_sse(name: String) -> Server {
 }
 
 /// The SDK has dropped the old transport; its client takes any pair of a sink and a stream.
-async fn connect_sse(address: SocketAddr) -> McpClient {
+pub(crate) async fn connect_sse(address: SocketAddr) -> McpClient {
     let mut stream = get(address, "/sse", &[("accept", "text/event-stream")]).await;
     let event = stream.read_until("\n\n").await;
     let endpoint = event.trim_end().split_once("data: ").unwrap().1.to_owned();
