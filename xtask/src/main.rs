@@ -25,7 +25,7 @@ struct Args {
 enum Chore {
     /// Check and test everything: control plane, formatting, lints, generated files, dependencies, tests, doc tests
     Test,
-    /// Run `exuvia demo` with the given arguments
+    /// Run `exuvia demo` with the given arguments, or the demo of the MCP operator (`demo mcp`)
     Demo {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -88,8 +88,7 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
     match chore {
         Chore::Test => test(),
         Chore::Demo { args } => {
-            let mut command = cargo(&["run", "--package", "exuvia", "--", "demo"]);
-            command.args(args);
+            let mut command = demo(&args)?;
             // The demo's own exit code is the answer: 130 after Ctrl-C is not our failure to report.
             let status = command.status().context("cannot run cargo")?;
             std::process::exit(status.code().unwrap_or(1));
@@ -112,6 +111,33 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
             None => bail!("say what to measure, or give --check"),
         },
     }
+}
+
+/// The command that runs a demo. That of the MCP operator runs the operator's own programs, which are built first.
+fn demo(args: &[String]) -> anyhow::Result<Command> {
+    if args.first().is_none_or(|story| story != "mcp") {
+        let mut command = cargo(&["run", "--package", "exuvia", "--", "demo"]);
+        command.args(args);
+        return Ok(command);
+    }
+    testenv(&[
+        Binary::Etcd,
+        Binary::KubeApiserver,
+        Binary::KubeControllerManager,
+        Binary::KubeScheduler,
+        Binary::Kwok,
+    ])?;
+    run(&mut cargo(&[
+        "build",
+        "--package",
+        "mcp-operator",
+        "--bins",
+        "--example",
+        "demo",
+    ]))?;
+    let mut command = cargo(&["run", "--package", "mcp-operator", "--example", "demo", "--"]);
+    command.args(&args[1..]);
+    Ok(command)
 }
 
 fn test() -> anyhow::Result<()> {

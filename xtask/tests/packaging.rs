@@ -62,13 +62,46 @@ fn a_checksum_that_is_missing_is_an_error_that_names_the_file() {
 #[test]
 fn the_image_is_built_with_the_pinned_toolchain() {
     let pinned = between("rust-toolchain.toml", "channel = \"", "\"");
-    assert_eq!(between("Dockerfile", "FROM rust:", "-alpine"), pinned);
+    let dockerfile = read("Dockerfile");
+    let toolchains: Vec<&str> = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM rust:"))
+        .map(|image| image.split_once("-alpine").unwrap().0)
+        .collect();
+    assert_eq!(toolchains, [pinned.as_str(); 2]);
+}
+
+/// The chart starts the operator by its name, and the operator starts runners with arguments alone.
+#[test]
+fn the_image_of_the_mcp_operator_has_what_its_chart_starts() {
+    let stage = between("Dockerfile", "FROM scratch AS mcp-operator\n", "\nFROM ");
+    assert!(stage.contains("ENV PATH=/usr/local/bin\n"), "{stage}");
+    assert!(
+        stage.contains("/out/mcp-operator /out/mcp-runner /usr/local/bin/\n"),
+        "{stage}"
+    );
+    assert!(
+        stage.contains("ENTRYPOINT [\"/usr/local/bin/mcp-runner\"]"),
+        "{stage}"
+    );
+    let deployment = read("charts/mcp-operator/templates/deployment.yaml");
+    assert!(deployment.contains("command: [mcp-operator]"), "{deployment}");
+    let user = stage.lines().find_map(|line| line.strip_prefix("USER ")).unwrap();
+    let (user, group) = user.split_once(':').unwrap();
+    assert!(deployment.contains(&format!("runAsUser: {user}\n")));
+    assert!(deployment.contains(&format!("runAsGroup: {group}\n")));
+    // Both workflows build it.
+    for workflow in [".github/workflows/ci.yml", ".github/workflows/release.yml"] {
+        let text = read(workflow);
+        assert!(text.contains("target: mcp-operator"), "{workflow}");
+    }
 }
 
 #[test]
 fn crates_and_charts_have_one_version() {
     let version = between("Cargo.toml", "[workspace.package]\nversion = \"", "\"");
-    for chart in ["charts/exuvia/Chart.yaml", "charts/exuvia-crds/Chart.yaml"] {
+    for chart in ["exuvia", "exuvia-crds", "mcp-operator"] {
+        let chart = &format!("charts/{chart}/Chart.yaml");
         assert_eq!(between(chart, "\nversion: ", "\n"), version, "{chart}");
         assert_eq!(between(chart, "\nappVersion: ", "\n"), version, "{chart}");
     }

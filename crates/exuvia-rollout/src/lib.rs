@@ -28,7 +28,7 @@ pub mod names;
 mod stamp;
 
 pub use drift::{Difference, Drift, Edit, Intent, InvalidIntent};
-pub use fence::{Fence, FencedKind, InForce, ProbeError};
+pub use fence::{DEFAULT_FENCE, Fence, FencedKind, InForce, ProbeError};
 pub use frozen::{FROZEN_LABEL, FrozenConfig, MOUNT_PATIENCE, ReadConfig, garbage, read_settled};
 pub use gate::{
     Action, CompatGate, Decision, Error, EventText, Next, ObjectRef, Ours, Outcome, StrictGate, exit,

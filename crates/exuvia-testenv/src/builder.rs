@@ -11,6 +11,7 @@ use crate::audit::{self, AuditLog};
 use crate::certs::Authority;
 use crate::control_plane::ControlPlane;
 use crate::etcd::Etcd;
+use crate::nodes::Exceptions;
 use crate::process::{CommandLine, Janitor, Process};
 
 /// What to start. `ControlPlane::builder().start()` is etcd and kube-apiserver, nothing else.
@@ -27,6 +28,7 @@ pub struct Builder {
     controller_manager_flags: Vec<String>,
     scheduler: bool,
     kwok: bool,
+    pub(crate) exceptions: Exceptions,
 }
 
 impl Builder {
@@ -211,7 +213,7 @@ impl Builder {
         let kwok = start(
             "kwok",
             &programs.kwok,
-            crate::nodes::kwok_args(&client_of("kwok")?, directory.path())?,
+            crate::nodes::kwok_args(&client_of("kwok")?, directory.path(), &self.exceptions)?,
         )?;
         Ok(ControlPlane {
             controller_manager,

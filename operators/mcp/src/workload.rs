@@ -1,6 +1,16 @@
-//! Whether a Deployment or a `StatefulSet` is rolled out. Pure.
+//! What roll-outs of Deployment and `StatefulSet` have in common: how a pod goes, and whether all are new. Pure.
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use serde_json::{Value, json};
+
+/// 2 s: those who send calls to a pod hear of its deletion within milliseconds on a calm cluster.
+const PRE_STOP_SECONDS: i64 = 2;
+
+/// The hook by which a container goes on serving after its pod is deleted, until Services and proxies have heard of it. A sleep by the
+/// kubelet: an image may have no program for it.
+pub(crate) fn goes_on_for_a_moment() -> Value {
+    json!({"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}})
+}
 
 /// Whether every pod of the `StatefulSet` is new and ready: the controller has seen the last change, and all replicas are
 /// updated and ready.

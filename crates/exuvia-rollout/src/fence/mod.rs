@@ -14,6 +14,8 @@ use crate::{Names, StampOn};
 
 pub use probe::{InForce, ProbeError};
 
+/// What a fence is called, unless somebody says otherwise: `exuvia rollout fence` prints it under this name.
+pub const DEFAULT_FENCE: &str = "exuvia-rollout-fence";
 /// The label by which every cluster names its namespaces.
 const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 /// The field manager whose creations the fence always denies: so it is probed.

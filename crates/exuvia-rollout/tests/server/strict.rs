@@ -181,7 +181,17 @@ async fn row_6_a_target_that_is_going_is_waited_for_and_then_made() {
 #[tokio::test]
 async fn row_7_what_is_absent_is_made_and_owned_as_if_it_was_applied() {
     let stage = Stage::set("strict-7").await;
-    let outcome = stage.admit(1, "a:1").await;
+    // With values that the server does not show, because they are empty (PITFALLS A46).
+    let mut first = stateful_set("strict-7", TARGET, "a:1");
+    let pod = &mut first["spec"]["template"]["spec"];
+    pod["nodeSelector"] = json!({});
+    let container = &mut pod["containers"][0];
+    container["args"] = json!([]);
+    container["stdin"] = json!(false);
+    let empty = json!({"name": "EMPTY", "value": ""});
+    container["env"].as_array_mut().unwrap().push(empty);
+    let first = exuvia_rollout::Intent::new(&first).unwrap();
+    let outcome = stage.gate().admit(&first, &stage.ours(1)).await.unwrap();
     expect(&outcome, 7, Action::Create);
     assert_eq!(outcome.next(), Next::Serve { is_current: true });
     let live = stage.live().await;
@@ -197,7 +207,12 @@ async fn row_7_what_is_absent_is_made_and_owned_as_if_it_was_applied() {
         .map(|entry| (&entry["manager"], &entry["operation"]))
         .collect();
     assert_eq!(ours, [(&json!("mcp-runner"), &json!("Apply"))]);
-    // So what a later intent leaves out goes.
+    // So a second start finds nothing to claim.
+    stage.proxy.forget();
+    let again = stage.gate().admit(&first, &stage.ours(1)).await.unwrap();
+    expect(&again, 11, Action::Nothing);
+    assert!(stage.proxy.writes().is_empty());
+    // And what a later intent leaves out goes.
     let mut less = stateful_set("strict-7", TARGET, "a:2");
     less["spec"]["template"]["spec"]["containers"][0]
         .as_object_mut()

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use exuvia_rollout::{Fence, FencedKind, Names};
+use exuvia_rollout::{DEFAULT_FENCE, Fence, FencedKind, Names};
 use serde_json::json;
 
 use super::args::ManifestFormat;
@@ -26,7 +26,7 @@ pub enum RolloutCommand {
 #[derive(Debug, Args)]
 pub struct FenceArgs {
     /// The name of the policy and of its binding
-    #[arg(long, default_value = "exuvia-rollout-fence", value_parser = object_name)]
+    #[arg(long, default_value = DEFAULT_FENCE, value_parser = object_name)]
     pub name: String,
     /// The resources to fence, as plural.group (plural alone for the core group)
     #[arg(long, value_delimiter = ',', default_value = "statefulsets.apps", value_parser = resource)]

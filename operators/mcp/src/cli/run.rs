@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use exuvia_rollout::Names;
+use exuvia_rollout::{DEFAULT_FENCE, Names};
 use exuvia_runtime::start_logging;
 use mcp_proxy::bridge::{Bridge, BridgeSettings};
 use mcp_proxy::{Backend, Origins};
@@ -58,6 +58,9 @@ pub struct RunArgs {
     /// What annotations, variables and files are called: default or toolhive
     #[arg(long, default_value = "default", value_parser = dialect)]
     pub names: Dialect,
+    /// The fence around backends, as `exuvia rollout fence` names it: its refusal is a conflict, and the gate decides again
+    #[arg(long, default_value = DEFAULT_FENCE, value_name = "NAME")]
+    pub fence: String,
     /// Backends by URL: nothing is applied, and no pods are watched (repeatable)
     #[arg(long = "backend", value_name = "URL", value_parser = Backend::from_url)]
     pub backends: Vec<Backend>,
@@ -142,6 +145,7 @@ fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
     let settings = RunSettings {
         names,
         gate: args.gate,
+        fence: args.fence,
         config_paths,
         mount_patience: args.mount_patience,
         image: args.image,

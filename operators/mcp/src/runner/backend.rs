@@ -7,6 +7,7 @@ use crate::api::{PART_BACKEND, PART_LABEL, SERVER_LABEL, Transport};
 use crate::controller::{labels, owner_reference};
 use crate::naming;
 use crate::run_config::RunConfig;
+use crate::workload::goes_on_for_a_moment;
 
 /// Pods are made and replaced in any order. With the other policy, a pod that is stuck on a bad image stays for ever
 /// (PITFALLS A45).
@@ -70,6 +71,7 @@ fn template(config: &RunConfig, image: &str) -> Value {
         "image": image,
         "ports": [{"name": "mcp", "containerPort": config.mcp_port, "protocol": "TCP"}],
         "readinessProbe": {"tcpSocket": {"port": "mcp"}, "periodSeconds": 2, "timeoutSeconds": 5},
+        "lifecycle": goes_on_for_a_moment(),
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
@@ -81,7 +83,7 @@ fn template(config: &RunConfig, image: &str) -> Value {
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     });
     if !config.env.is_empty() {
-        container["env"] = without_empty_values(json!(config.env));
+        container["env"] = json!(config.env);
     }
     if !config.env_from.is_empty() {
         container["envFrom"] = json!(config.env_from);
@@ -106,19 +108,6 @@ fn template(config: &RunConfig, image: &str) -> Value {
         metadata["annotations"] = json!({RESTARTED_AT_ANNOTATION: at});
     }
     json!({"metadata": metadata, "spec": spec})
-}
-
-/// A variable whose value is empty is one without a value. The server drops the empty text as it creates an object, and then
-/// nobody owns it: the next start of a runner would apply for that alone.
-fn without_empty_values(mut env: Value) -> Value {
-    for variable in env.as_array_mut().into_iter().flatten() {
-        if variable["value"] == ""
-            && let Some(members) = variable.as_object_mut()
-        {
-            members.remove("value");
-        }
-    }
-    env
 }
 
 /// A server that speaks stdio is started by a bridge, which an init container copies into the pod: one child per session.

@@ -27,6 +27,7 @@ pub(crate) struct Runner {
     writer: Writer,
     names: exuvia_rollout::Names,
     gate: GateKind,
+    fence: String,
     config: RunConfig,
     image: String,
     ours: Ours,
@@ -63,6 +64,7 @@ impl Runner {
         Ok(Self {
             image: settings.image.clone().unwrap_or_else(|| config.image.clone()),
             gate: settings.gate,
+            fence: settings.fence.clone(),
             reporter: Reporter::new(client.clone(), writer.clone(), settings.pod.clone(), metrics),
             client,
             writer,
@@ -148,6 +150,7 @@ impl Runner {
             ObjectRef::typed::<MCPServer>(namespace.clone(), name.clone()),
         )
         .deployment(ObjectRef::typed::<Deployment>(namespace, name))
+        .fence(&self.fence)
     }
 
     fn compat(&self, target: ObjectRef) -> CompatGate {

@@ -44,6 +44,8 @@ pub struct RunSettings {
     pub names: Names,
     /// Which gate.
     pub gate: GateKind,
+    /// The name of the fence whose refusal is a conflict.
+    pub fence: String,
     /// Where the run config is looked for; the first that exists is read.
     pub config_paths: Vec<PathBuf>,
     /// How long a run config that is not the pod's own is waited for.
@@ -124,7 +126,11 @@ impl Error {
                 ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::Fatal => exit::FAILED,
                 _ => exit::TRY_AGAIN,
             },
-            Self::Read { .. } => exit::TRY_AGAIN,
+            Self::Read { source, .. } => match **source {
+                // A missing right does not pass by itself.
+                kube::Error::Api(ref status) if matches!(status.code, 401 | 403) => exit::FAILED,
+                _ => exit::TRY_AGAIN,
+            },
             Self::Listen(_) | Self::Admin(_) | Self::NoCluster => exit::FAILED,
         }
     }

@@ -1,95 +1,22 @@
 //! The gate in the runner: an old runner never overwrites a newer one.
 
-use std::path::PathBuf;
-
 use exuvia_testenv::until;
-use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use mcp_operator::api::MCPServer;
 use serde_json::{Value, json};
 
-use crate::harness::{World, is_true, spec};
+use crate::harness::{World, spec};
 use crate::kubelet::Kubelet;
-use crate::program::{Operator, Runner};
+use crate::lone::Lone;
+use crate::replay::revisions;
 
-fn image(backend: &StatefulSet) -> String {
+pub(crate) fn image(backend: &StatefulSet) -> String {
     backend.spec.template.spec.as_ref().unwrap().containers[0]
         .image
         .clone()
         .unwrap()
-}
-
-async fn revisions(world: &World) -> usize {
-    let api: Api<ControllerRevision> = world.api();
-    api.list(&ListParams::default()).await.unwrap().items.len()
-}
-
-/// The one pod of the proxy that has this generation.
-async fn pod_of(world: &World, generation: &str) -> Pod {
-    until(
-        &format!("a runner's pod of generation {generation}"),
-        async || {
-            let pods = world.pods("a", "proxy").await;
-            pods.into_iter().find(|pod| {
-                pod.annotations()
-                    .get("mcp.exuvia.dev/generation")
-                    .is_some_and(|stamp| stamp == generation)
-            })
-        },
-    )
-    .await
-}
-
-/// A run config as a file, and the arguments and environment of a runner that reads it. No operator is needed.
-struct Lone {
-    directory: tempfile::TempDir,
-    port: u16,
-}
-
-impl Lone {
-    fn new() -> Self {
-        Self {
-            directory: tempfile::tempdir().unwrap(),
-            port: 0,
-        }
-    }
-
-    fn config(&self, world: &World, image: &str, generation: i64) -> PathBuf {
-        let config = json!({
-            "name": "a", "namespace": world.namespace, "generation": generation, "image": image, "path": "/mcp",
-            "mcpPort": 8080, "proxyPort": 8080,
-        });
-        let path = self.directory.path().join("runconfig.json");
-        std::fs::write(&path, config.to_string()).unwrap();
-        path
-    }
-
-    /// Starts a runner that reads the file as it is now.
-    fn start(&mut self, world: &World, env: &[(&str, &str)], args: &[&str]) -> Runner {
-        self.port += 1;
-        let log = self.directory.path().join(format!("runner-{}.log", self.port));
-        let kubeconfig = world.control_plane.admin().kubeconfig().unwrap();
-        let mut env: Vec<_> = env
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
-        env.push(("POD_NAME".to_owned(), format!("lone-{}", self.port)));
-        let mut all = vec![
-            "run".to_owned(),
-            format!(
-                "--config={}",
-                self.directory.path().join("runconfig.json").display()
-            ),
-        ];
-        all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let free = || {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap().to_string()
-        };
-        Runner::start(&log, &kubeconfig, &env, &all, (free(), free()))
-    }
 }
 
 #[tokio::test]
@@ -188,7 +115,7 @@ async fn an_image_by_argument_beats_the_file_and_a_second_start_moves_nothing() 
         ours
     };
     assert_eq!(ours(&after), ours(&settled));
-    assert_eq!(revisions(&world).await, 1);
+    assert_eq!(revisions(&world).await.len(), 1);
 }
 
 #[tokio::test]
@@ -275,98 +202,6 @@ async fn a_recreated_server_is_newer_than_the_one_before() {
     stale.logs("decision=skip").await;
     let backend = world.backend_when("a", "is there", |_| true).await;
     assert_eq!(image(&backend), "example.com/mcp:new");
-}
-
-/// The race that the frozen config ends: a roll-out in which the old runner's container restarts.
-///
-/// With the operator's layout the restarted runner reads its own config and is skipped by the strict gate.
-#[tokio::test]
-async fn a_roll_out_with_a_restarted_old_runner_has_two_revisions() {
-    let world = World::new("replay-frozen").await;
-    let kubelet = Kubelet::running(&world, None);
-    let _operator = Operator::start(&world, &[]);
-    world.create_server("a", spec("example.com/mcp:1")).await;
-    world
-        .server_when("a", "it is rolled out", |server| is_true(server, "RolledOut"))
-        .await;
-    let old = pod_of(&world, "1").await;
-    // The new runner waits for a backend that does not come up, so that the old one stays.
-    world
-        .patch_server("a", json!({"spec": {"image": "example.com/mcp:bad"}}))
-        .await;
-    world
-        .backend_when("a", "the new image is applied", |backend| {
-            image(backend) == "example.com/mcp:bad"
-        })
-        .await;
-    for round in 0..3 {
-        let restarted = kubelet.restart_container(&old).await;
-        restarted.logs("decision=skip ours=1 theirs=2 env=1 file=1").await;
-        restarted.ready().await;
-        let new = kubelet.restart_container(&pod_of(&world, "2").await).await;
-        new.logs("decision=nothing").await;
-        assert_eq!(revisions(&world).await, 2, "round {round}");
-    }
-    let backend = world.backend_when("a", "is there", |_| true).await;
-    assert_eq!(image(&backend), "example.com/mcp:bad");
-}
-
-/// The same race as it is without the freeze: a config that follows the object, the image from the old pod's arguments, no
-/// generation in the environment. Generations are equal then, and two runners overwrite each other for ever.
-#[tokio::test]
-async fn without_the_freeze_two_runners_overwrite_each_other() {
-    let world = World::new("replay-live").await;
-    let mut lone = Lone::new();
-    world.create_server("a", spec("example.com/mcp:1")).await;
-    let _kubelet = Kubelet::fake(&world);
-    lone.config(&world, "example.com/mcp:1", 1);
-    let compat = |image: &'static str| ["--gate=compat", image];
-    lone.start(&world, &[], &compat("--image=example.com/mcp:1"))
-        .ready()
-        .await;
-    // The file that both pods have mounted changes; each keeps the image that it was started with.
-    lone.config(&world, "example.com/mcp:2", 2);
-    let mut seen = Vec::new();
-    for round in 0..2 {
-        for image in ["--image=example.com/mcp:2", "--image=example.com/mcp:1"] {
-            let runner = lone.start(&world, &[], &compat(image));
-            runner.logs("decision=apply").await;
-            runner.ready().await;
-            let backend = world.backend_when("a", "is there", |_| true).await;
-            seen.push((round, self::image(&backend), backend.metadata.generation));
-        }
-    }
-    // Each apply overwrites the other's. Revisions with equal content are one, so the generation is what grows.
-    let images: Vec<&str> = seen.iter().map(|(_, image, _)| image.as_str()).collect();
-    assert_eq!(
-        images,
-        [
-            "example.com/mcp:2",
-            "example.com/mcp:1",
-            "example.com/mcp:2",
-            "example.com/mcp:1"
-        ]
-    );
-    let generations: Vec<_> = seen
-        .iter()
-        .map(|(_, _, generation)| generation.unwrap())
-        .collect();
-    assert!(
-        generations.windows(2).all(|pair| pair[0] < pair[1]),
-        "{generations:?}"
-    );
-    assert!(
-        revisions(&world).await > 2,
-        "the stamp on the template makes one more"
-    );
-
-    // With the environment of its own pod, which beats the file, the old one is skipped.
-    let old = lone.start(
-        &world,
-        &[("MCP_GENERATION", "1")],
-        &compat("--image=example.com/mcp:0"),
-    );
-    old.logs("decision=skip ours=1 theirs=2 env=1 file=2").await;
 }
 
 #[tokio::test]

@@ -10,25 +10,28 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use mcp_operator::api::{MCPServer, crds};
+use mcp_operator::api::{MCPServer, PART_LABEL, PART_PROXY, crds};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// The shared control plane: deployments, stateful sets and garbage collection work; pods are made ready by the test's kubelet.
+use crate::kit::CONTROLLERS;
+pub(crate) use crate::kit::{MCP_PORT, PROXY_PORT};
+
+/// The shared control plane: deployments, stateful sets, garbage collection and scheduling work; kwok makes backends ready, unless
+/// their image is bad; the pods of runners are left to the test's kubelet.
 pub(crate) async fn control_plane() -> &'static ControlPlane {
     static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
     SHARED
         .get_or_init(async || {
             let control_plane = ControlPlane::builder()
-                .controllers([
-                    "deployment-controller",
-                    "replicaset-controller",
-                    "statefulset-controller",
-                    "garbage-collector-controller",
-                ])
+                .controllers(CONTROLLERS)
+                .fake_nodes()
+                .leave_pods(PART_LABEL, PART_PROXY)
+                .unready_images("bad")
                 .start()
                 .await
                 .unwrap();
+            control_plane.add_nodes(2).await.unwrap();
             install_crds(&control_plane.client().unwrap()).await;
             control_plane
         })
@@ -224,11 +227,6 @@ pub(crate) fn template_annotation(deployment: &Deployment, key: &str) -> Option<
         .get(key)
         .cloned()
 }
-
-/// The ports of all servers and their proxies: pods have addresses of their own. Not 8080, which anybody may use on all addresses.
-pub(crate) const MCP_PORT: u16 = 18474;
-pub(crate) const PROXY_PORT: u16 = 18473;
-pub(crate) const ADMIN_PORT: u16 = 18475;
 
 /// A spec with what every test needs.
 pub(crate) fn spec(image: &str) -> Value {

@@ -2,16 +2,23 @@
 #![allow(clippy::disallowed_methods, reason = "tests set up their world")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
+#[path = "../kit/mod.rs"]
+mod kit;
+
 mod harness;
 mod kubelet;
+mod lone;
 mod program;
 
 mod chart;
 mod crash;
 mod gate;
 mod life;
+mod outrun;
 mod recovery;
+mod replay;
 mod rights;
+mod rows;
 mod safe_writes;
 mod stamps;
 mod status;

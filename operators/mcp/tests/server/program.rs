@@ -1,11 +1,14 @@
 //! The real binaries as processes.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exuvia_testenv::{Process, until};
 
 use crate::harness::World;
+
+pub(crate) const RUNNER: &str = env!("CARGO_BIN_EXE_mcp-runner");
 
 /// The operator, watching one namespace.
 pub(crate) struct Operator {
@@ -47,7 +50,7 @@ impl Operator {
 
 /// A runner as a container would start it: its arguments, its environment, and nothing else of ours.
 pub(crate) struct Runner {
-    pub(crate) process: Process,
+    pub(crate) process: Arc<Process>,
     pub(crate) admin: String,
     pub(crate) proxy: String,
 }
@@ -63,7 +66,7 @@ impl Runner {
     ) -> Self {
         let mut all = vec!["-i".to_owned()]; // nothing of our own environment
         all.extend(env.iter().map(|(name, value)| format!("{name}={value}")));
-        all.push(env!("CARGO_BIN_EXE_mcp-runner").to_owned());
+        all.push(RUNNER.to_owned());
         all.extend(args.iter().cloned());
         all.extend([
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -75,7 +78,7 @@ impl Runner {
         ]);
         let process = Process::run("mcp-runner", "/usr/bin/env", all, log).unwrap();
         Self {
-            process,
+            process: Arc::new(process),
             admin,
             proxy,
         }

@@ -1,22 +1,28 @@
 //! A server that speaks stdio, behind the real bridge and the real proxy: sessions at once, and only the tools that are allowed.
 
+use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::time::Duration;
 
 use exuvia_testenv::{Process, until};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use mcp_operator::api::MCPToolConfig;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use crate::harness::{MCP_PORT, World, is_true, spec};
+use crate::harness::{World, is_true, spec};
+use crate::kit::MCP_PORT;
 use crate::kubelet::{Kubelet, address};
 use crate::program::{Operator, ask};
 
+/// How often new pods are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The bridge of a pod, if its container runs one. It listens at the pod's address, and nothing else is changed.
-pub(crate) fn start_bridge(pod: &Pod, directory: &Path) -> Option<Arc<Process>> {
+fn start_bridge(pod: &Pod, directory: &Path) -> Option<Process> {
     let container = &pod.spec.as_ref()?.containers[0];
     let command = container.command.clone().unwrap_or_default();
     let (_, rest) = command
@@ -31,14 +37,36 @@ pub(crate) fn start_bridge(pod: &Pod, directory: &Path) -> Option<Arc<Process>> 
     );
     all.extend(container.args.clone().unwrap_or_default());
     let log = directory.join(format!("bridge-{}.log", pod.uid().unwrap()));
-    let process = Process::run("mcp-runner", "/usr/bin/env", all, log).unwrap();
-    Some(Arc::new(process))
+    Some(Process::run("mcp-runner", "/usr/bin/env", all, log).unwrap())
 }
 
-/// What the readiness probe asks.
-pub(crate) async fn is_listening(pod: &Pod) -> bool {
-    let connected = tokio::net::TcpStream::connect((address(pod), MCP_PORT)).await;
-    connected.is_ok()
+/// Runs the bridges of backend pods, which kwok makes ready, until it is dropped.
+struct Bridges(JoinHandle<()>);
+
+impl Drop for Bridges {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Bridges {
+    fn start(world: &World) -> Self {
+        let pods: Api<Pod> = world.api();
+        let directory = world.control_plane.directory().to_owned();
+        Self(tokio::spawn(async move {
+            let mut bridges = HashMap::new();
+            loop {
+                let all = pods.list(&ListParams::default()).await;
+                for pod in all.into_iter().flatten() {
+                    let has_address = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+                    if has_address && !bridges.contains_key(&pod.uid()) {
+                        bridges.insert(pod.uid(), start_bridge(&pod, &directory));
+                    }
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }))
+    }
 }
 
 /// Not a test of its own: the harness's words on stdout are lines that the bridge must pass over.
@@ -139,6 +167,7 @@ async fn tools(proxy: &str, session: &str) -> Option<Vec<String>> {
 async fn a_stdio_server_serves_two_sessions_at_once_and_shows_the_tools_that_are_allowed() {
     let world = World::new("stdio").await;
     let kubelet = Kubelet::running(&world, None);
+    let _bridges = Bridges::start(&world);
     let _operator = Operator::start(&world, &[]);
     let configs: Api<MCPToolConfig> = world.api();
     let config = json!({

@@ -122,6 +122,7 @@ fn template(
                 ],
                 "readinessProbe": probe("/readyz", 2),
                 "livenessProbe": probe("/livez", 10),
+                "lifecycle": crate::workload::goes_on_for_a_moment(),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     "readOnlyRootFilesystem": true,
