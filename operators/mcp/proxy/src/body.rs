@@ -21,9 +21,9 @@ use crate::{
     endpoint::EndpointRewrite,
     filtering::{Held, Share},
     old_streams::Told,
-    own_stream::OwnStream,
     peek::{self, Peeked},
     pool::{Pool, Sender},
+    source::Source,
     tools::AnswerFilter,
 };
 
@@ -225,46 +225,6 @@ pub(crate) fn drain(mut body: Incoming) {
 pub(crate) enum AnswerBody {
     Own(Full<Bytes>),
     Backend(Box<BackendBody>),
-}
-
-/// Where a backend's answer is read from.
-pub(crate) enum Source {
-    /// A connection that serves other requests, too.
-    Shared(Incoming),
-    /// A socket that is there for this stream only.
-    Own(Box<OwnStream>),
-}
-
-impl Body for Source {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.get_mut() {
-            Self::Shared(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::from),
-            Self::Own(stream) => {
-                let piece = ready!(stream.poll(cx));
-                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece?))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Shared(body) => body.is_end_stream(),
-            Self::Own(stream) => stream.is_done(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Shared(body) => body.size_hint(),
-            Self::Own(_) => SizeHint::new(),
-        }
-    }
 }
 
 /// A backend's answer as it comes, and what ends with it.

@@ -15,10 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     answer::{Refusal, json},
-    body::{AnswerBody, BackendBody, BodyError, RequestBody, Source},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody},
     handle::Shared,
     old_streams, session,
     settings::{MAX_BUFFER, MAX_HELD},
+    source::Source,
     tools::{
         Allowed, AnswerFilter, EventFilter, MAX_LIST, Scan, Verdict, WITHHELD, WITHHELD_CODE, error,
         filtered, judge,

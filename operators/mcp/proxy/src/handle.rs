@@ -22,7 +22,7 @@ use crate::{
     Backend, Backends, Counters, Settings,
     answer::Refusal,
     backends::Known,
-    body::{AnswerBody, BackendBody, BodyError, RequestBody, Source, drain},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody, drain},
     counters::InWork,
     endpoint::EndpointRewrite,
     filtering::{self, Held},
@@ -30,6 +30,7 @@ use crate::{
     old_streams::{self, OldStreams},
     pool::Sender,
     session,
+    source::Source,
 };
 
 /// What all requests of a proxy share.

@@ -41,6 +41,7 @@ mod proxy;
 mod serve;
 mod session;
 mod settings;
+mod source;
 mod tools;
 
 pub use self::{

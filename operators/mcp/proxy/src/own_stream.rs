@@ -111,7 +111,7 @@ impl AsyncRead for HeadFirst {
             && stop.has_stopped()
         {
             if !stop.goes_on.load(Relaxed) {
-                return Poll::Pending; // whoever lets it go on polls again
+                return Poll::Pending; // to go on takes another poll
             }
             this.head = None;
         }

@@ -22,12 +22,13 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::{
-    body::{RequestBody, Source},
+    body::RequestBody,
     own_stream::{HeadFirst, OwnStream, Stop, can_be_own},
     settings::{
         CONNECT_TIMEOUT, KEEP_ALIVE_AFTER, KEEP_ALIVE_EVERY, KEEP_ALIVE_PROBES, MAX_BUFFER, POOL_IDLE,
         POOL_SWEEP,
     },
+    source::Source,
 };
 
 /// How long others are preferred after a backend could not be connected to: long enough that not every call waits for a pod
