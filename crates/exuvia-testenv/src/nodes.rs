@@ -98,11 +98,14 @@ impl Exceptions {
 /// The stage, for pods only for which all of these hold, too.
 fn narrowed(stage: &str, selectors: &[String]) -> String {
     let list = "    matchExpressions:\n";
-    let more: String = selectors
-        .iter()
-        .map(|selector| format!("    - {selector}\n"))
-        .collect();
-    stage.replace(list, &format!("{list}{more}"))
+    let mut more = list.to_owned();
+    for selector in selectors {
+        more.push_str(&format!(
+            "    - {selector}
+"
+        ));
+    }
+    stage.replace(list, &more)
 }
 
 impl Builder {

@@ -38,10 +38,8 @@ impl Containers for Pods {
         if is_proxy(sandbox.pod) {
             return self.runners.program(sandbox);
         }
-        let containers = sandbox.pod.spec.iter().flat_map(|spec| &spec.containers);
-        let image = containers
-            .filter_map(|container| container.image.as_deref())
-            .next();
+        let mut containers = sandbox.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let image = containers.find_map(|container| container.image.as_deref());
         let version = image
             .and_then(|image| image.rsplit(':').next())
             .unwrap_or_default();

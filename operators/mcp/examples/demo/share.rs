@@ -73,8 +73,7 @@ pub(crate) async fn measure(
         .iter()
         .filter(|event| of_backend(event, "status"))
         .filter_map(at)
-        .filter(|at| *at <= ready_at)
-        .next_back()
+        .rfind(|at| *at <= ready_at)
         .context("the audit log has no status of the backend")?;
     Ok(Share {
         to_apply: applied.duration_since(running.started)?,
