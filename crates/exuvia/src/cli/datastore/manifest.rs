@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::bail;
-use exuvia_api::DatastoreMigration;
+use exuvia_api::{DatastoreMigration, GROUP, nearest};
+use exuvia_datastore::freeze::{Tight, tight};
 use exuvia_datastore::mapping::{InvalidSpec, Mappings};
 use exuvia_lint::{Input, Located, Place, Segment, Stream, streams};
 use kube::{CustomResourceExt, Resource};
@@ -52,8 +53,20 @@ pub(super) struct Manifest {
 /// What a manifest is good for.
 pub(super) struct Checked {
     pub(super) faults: Vec<Fault>,
+    /// What may go wrong, depending on the cluster.
+    pub(super) notes: Vec<String>,
     /// If there are no faults.
     pub(super) valid: Option<(DatastoreMigration, Mappings)>,
+}
+
+impl Checked {
+    fn without(faults: Vec<Fault>) -> Self {
+        Self {
+            faults,
+            notes: Vec::new(),
+            valid: None,
+        }
+    }
 }
 
 /// All `DatastoreMigration`s in these paths, and documents that cannot be read.
@@ -67,7 +80,27 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Manifest>, Vec<Faul
     if manifests.is_empty() && faults.is_empty() {
         faults = others; // that there are none would hide why
     }
+    faults.extend(twice(&manifests));
     Ok((manifests, faults))
+}
+
+/// Migrations that stand in a file more than once: the last would replace the others, or be refused.
+fn twice(manifests: &[Manifest]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (index, manifest) in manifests.iter().enumerate() {
+        let mut earlier = manifests[..index].iter();
+        let is_same = |other: &&Manifest| {
+            !manifest.name.is_empty() && (&other.file, &other.name) == (&manifest.file, &manifest.name)
+        };
+        if let Some(first) = earlier.find(is_same) {
+            let line = first.located.place(&segments("metadata.name")).line;
+            let problem = format!(
+                "the name is used twice in this file, first in line {line}: give each migration its own"
+            );
+            faults.push(manifest.fault(&segments("metadata.name"), problem));
+        }
+    }
+    faults
 }
 
 /// `faults` get what seems to be a migration and cannot be read, `others` get whatever else is not valid YAML.
@@ -88,8 +121,7 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
             }
         }
         let is_one = |document: &&Located| {
-            let version = document.text("apiVersion").unwrap_or_default();
-            document.text("kind") == Some(&kind) && version.starts_with("exuvia.dev/")
+            document.text("kind") == Some(&kind) && is_our_version(document.text("apiVersion"))
         };
         for located in piece.documents.iter().filter(is_one) {
             match located.value() {
@@ -104,6 +136,12 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
             }
         }
     }
+}
+
+/// Whether a document with our kind is meant for us: other projects have kinds of the same name.
+fn is_our_version(version: Option<&str>) -> bool {
+    let group = version.map(|version| version.split('/').next().unwrap_or_default());
+    group.is_none_or(|group| group == GROUP || !nearest(group, [GROUP]).is_empty())
 }
 
 fn unreadable(file: &str, place: Place, problem: String) -> Fault {
@@ -137,21 +175,45 @@ pub(super) fn only(path: &PathBuf) -> anyhow::Result<(DatastoreMigration, Mappin
     };
     let checked = manifest.check();
     faults.extend(checked.faults);
+    for note in &checked.notes {
+        remark(&format!("note: {note}"));
+    }
     match checked.valid {
         Some(valid) if faults.is_empty() => Ok(valid),
-        _ => {
-            let (last, others) = faults
-                .split_last()
-                .map_or((None, &[][..]), |(last, others)| (Some(last), others));
-            for fault in others {
-                remark(&format!("error: {fault}"));
-            }
-            match last {
-                Some(last) => bail!("{last}"),
-                None => bail!("invalid --filename \"{shown}\": it cannot be read as a DatastoreMigration"),
-            }
-        }
+        _ => refuse(&faults),
     }
+}
+
+/// All migrations of a file, at least one. What is wrong with them is said, line by line.
+pub(in crate::cli) fn all(path: &PathBuf) -> anyhow::Result<Vec<DatastoreMigration>> {
+    let (manifests, mut faults) = read(std::slice::from_ref(path))?;
+    let mut valid = Vec::new();
+    for manifest in &manifests {
+        let checked = manifest.check();
+        faults.extend(checked.faults);
+        valid.extend(checked.valid.map(|(migration, _)| migration));
+    }
+    if !faults.is_empty() {
+        return refuse(&faults);
+    }
+    if valid.is_empty() {
+        bail!(
+            "invalid --filename \"{}\": expected a manifest of a DatastoreMigration",
+            path.display()
+        );
+    }
+    Ok(valid)
+}
+
+/// Each fault in a line; the last one is the error.
+fn refuse<T>(faults: &[Fault]) -> anyhow::Result<T> {
+    let Some((last, others)) = faults.split_last() else {
+        bail!("it cannot be read as a DatastoreMigration");
+    };
+    for fault in others {
+        remark(&format!("error: {fault}"));
+    }
+    bail!("{last}")
 }
 
 impl Manifest {
@@ -184,24 +246,34 @@ impl Manifest {
             faults.push(self.fault(&segments("metadata.name"), problem));
         }
         if !faults.is_empty() {
-            return Checked { faults, valid: None };
+            return Checked::without(faults);
         }
         let migration: DatastoreMigration = match serde_json::from_value(self.value.clone()) {
             Ok(migration) => migration,
             Err(error) => {
-                let faults = vec![self.fault(&[], error.to_string())];
-                return Checked { faults, valid: None };
+                return Checked::without(vec![self.fault(&[], error.to_string())]);
             }
         };
+        let mut notes = Vec::new();
+        match tight(&migration.spec.freeze) {
+            Some(Tight::Never(why)) => faults.push(self.fault(&segments("spec.freeze.maxDuration"), why)),
+            Some(Tight::Perhaps(why)) => {
+                let place = self.fault(&segments("spec.freeze.maxDuration"), why);
+                notes.push(place.to_string());
+            }
+            None => {}
+        }
         match Mappings::compile(&migration.spec) {
-            Ok(mappings) => Checked {
+            Ok(mappings) if faults.is_empty() => Checked {
                 faults,
+                notes,
                 valid: Some((migration, mappings)),
             },
-            Err(invalid) => Checked {
-                faults: invalid.iter().map(|invalid| self.invalid(invalid)).collect(),
-                valid: None,
-            },
+            Ok(_) => Checked::without(faults),
+            Err(invalid) => {
+                faults.extend(invalid.iter().map(|invalid| self.invalid(invalid)));
+                Checked::without(faults)
+            }
         }
     }
 
@@ -222,10 +294,13 @@ impl Manifest {
     }
 
     fn invalid(&self, invalid: &InvalidSpec) -> Fault {
-        let path = segments(&format!("spec.{}", invalid.path()));
-        let within = invalid.position();
+        self.fault_in(invalid.path(), invalid.position(), invalid.problem().to_owned())
+    }
+
+    /// A fault within the text of a field of the spec.
+    pub(super) fn fault_in(&self, field: &str, within: Option<(usize, usize)>, mut problem: String) -> Fault {
+        let path = segments(&format!("spec.{field}"));
         let exact = within.and_then(|within| self.located.place_in(&path, within, &self.text));
-        let mut problem = invalid.problem().to_owned();
         if let (None, Some((line, column))) = (exact, within) {
             problem = format!("at {line}:{column} of the expression: {problem}");
         }
@@ -239,9 +314,14 @@ fn schema_faults(value: &Value) -> Vec<schema::Fault> {
     let mut faults = Vec::new();
     let expected = format!("{}/{}", crd.spec.group, version.name);
     if value["apiVersion"] != expected.as_str() {
+        let problem = if value["apiVersion"].is_null() {
+            format!("the field is missing: expected {expected}")
+        } else {
+            format!("unknown version: expected {expected}")
+        };
         faults.push(schema::Fault {
             path: segments("apiVersion"),
-            problem: format!("unknown version: expected {expected}"),
+            problem,
             is_unknown: false,
         });
     }
