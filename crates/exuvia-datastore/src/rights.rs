@@ -289,7 +289,7 @@ fn how_to_bind(name: &str, user: &str) -> String {
         .and_then(|account| account.split_once(':'));
     let options = match account {
         None | Some(("exuvia-system", "exuvia")) => String::new(),
-        Some((namespace, account)) => format!(" --namespace {namespace} --service-account {account}"),
+        Some((namespace, account)) => format!(" --namespace {namespace} --name {account}"),
     };
     let name = if name.is_empty() { "NAME" } else { name };
     format!(
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(how_to_bind("move", "system:admin"), usual);
         let other = how_to_bind("move", "system:serviceaccount:shop:till");
         assert!(
-            other.contains("exuvia rbac -f - --namespace shop --service-account till |"),
+            other.contains("exuvia rbac -f - --namespace shop --name till |"),
             "{other}"
         );
     }

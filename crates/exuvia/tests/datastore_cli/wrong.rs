@@ -103,7 +103,7 @@ fn cases() -> Vec<(&'static str, String)> {
         is("datastore start -f m.yaml --kubeconfig kc", UNREACHABLE),
         is(
             "datastore start -f tight.yaml",
-            "error: tight.yaml:9:34: spec.freeze.maxDuration: freeze.maxDuration (20s) is not longer than freeze.drain (30s): \
+            "error: tight.yaml:9:37: spec.freeze.maxDuration: freeze.maxDuration (20s) is not longer than freeze.drain (30s): \
              everything would be frozen, and undone before an object is copied; expected more than the drain and the copy take",
         ),
         is(

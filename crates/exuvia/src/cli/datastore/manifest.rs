@@ -113,7 +113,14 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
     let kind = DatastoreMigration::kind(&()).into_owned();
     for piece in &stream.pieces {
         if let Some((place, why)) = &piece.malformed {
-            let fault = unreadable(&stream.file, *place, format!("this is not valid YAML: {why}"));
+            let fault = match indenting_tab(text, *place).filter(|_| why.contains("tab")) {
+                Some(tab) => {
+                    let problem =
+                        "this is not valid YAML: a tab indents this line; expected spaces".to_owned();
+                    unreadable(&stream.file, tab, problem)
+                }
+                None => unreadable(&stream.file, *place, format!("this is not valid YAML: {why}")),
+            };
             if text[piece.bytes.clone()].contains(&kind) {
                 faults.push(fault);
             } else {
@@ -136,6 +143,22 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
             }
         }
     }
+}
+
+/// The first tab that indents a line, from this place on: the parser says where it stumbled, which may be a line before.
+fn indenting_tab(text: &str, from: Place) -> Option<Place> {
+    let lines = text.lines().enumerate().skip(from.line.saturating_sub(1));
+    let mut tabs = lines.filter_map(|(index, line)| {
+        let tab = line
+            .chars()
+            .take_while(|c| c.is_whitespace())
+            .position(|c| c == '\t')?;
+        Some(Place {
+            line: index + 1,
+            column: tab + 1,
+        })
+    });
+    tabs.next()
 }
 
 /// Whether a document with our kind is meant for us: other projects have kinds of the same name.
