@@ -1,10 +1,10 @@
 //! The rights that one migration needs: printed for people to bind, and asked for before anything begins.
 
+mod missing;
+
 use std::collections::BTreeMap;
 
-use exuvia_api::{
-    Blocker, CleanupSource, DatastoreMigration, Dependents, MigrationMode, datastore_reason as reason,
-};
+use exuvia_api::{CleanupSource, DatastoreMigration, Dependents, MigrationMode};
 use exuvia_runtime::rights::{Rule, RuleScope};
 use exuvia_runtime::servers::ApiServers;
 use k8s_openapi::api::authorization::v1::{
@@ -13,6 +13,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+pub(crate) use self::missing::missing;
 use crate::Error;
 use crate::kinds::{Kind, Kinds};
 
@@ -219,85 +220,6 @@ fn by_group(kinds: Vec<&Kind>) -> BTreeMap<String, Vec<String>> {
     groups
 }
 
-/// Rights that a migration lacks: first how to bind all of them, then one line for each rule, with its reason.
-pub(crate) async fn missing(
-    client: &Client,
-    migration: &DatastoreMigration,
-    kinds: &Kinds,
-) -> Result<Vec<Blocker>, Error> {
-    let mut missing = Vec::new();
-    for rule in of_migration(migration, kinds) {
-        let mut denied = Vec::new();
-        for question in questions(&rule) {
-            if !is_allowed(client, &question).await? {
-                denied.push(said(&question));
-            }
-        }
-        if !denied.is_empty() {
-            missing.push(forbidden(lacking(&denied, &rule.why)));
-        }
-    }
-    missing.dedup();
-    if !missing.is_empty() {
-        // Without an answer the command names the operator's usual account.
-        let user = crate::freeze::whoami(client).await;
-        let user = user.map(|user| user.username).unwrap_or_default();
-        let name = migration.metadata.name.as_deref().unwrap_or_default();
-        missing.insert(0, forbidden(how_to_bind(name, &user)));
-    }
-    Ok(missing)
-}
-
-fn forbidden(message: String) -> Blocker {
-    Blocker {
-        reason: reason::FORBIDDEN.to_owned(),
-        message,
-        ..Blocker::default()
-    }
-}
-
-/// One rule's missing rights in a sentence. Resources that lack the same verbs are told together.
-fn lacking(denied: &[(String, String)], why: &str) -> String {
-    let mut verbs_of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (verb, resource) in denied {
-        verbs_of.entry(resource).or_default().push(verb);
-    }
-    let mut resources_by: BTreeMap<Vec<&str>, Vec<&str>> = BTreeMap::new();
-    for (resource, verbs) in verbs_of {
-        resources_by.entry(verbs).or_default().push(resource);
-    }
-    let parts: Vec<String> = resources_by
-        .into_iter()
-        .map(|(verbs, resources)| format!("{} {}", verbs.join(", "), resources.join(", ")))
-        .collect();
-    let mut letters = why.trim_end_matches('.').chars();
-    let first: String = letters
-        .next()
-        .map(|first| first.to_lowercase().collect())
-        .unwrap_or_default();
-    format!(
-        "the right to {} is missing, which is needed to {first}{}",
-        parts.join(" and to "),
-        letters.as_str()
-    )
-}
-
-/// The command that binds everything that a migration needs to the account that asks.
-fn how_to_bind(name: &str, user: &str) -> String {
-    let account = user
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|account| account.split_once(':'));
-    let options = match account {
-        None | Some(("exuvia-system", "exuvia")) => String::new(),
-        Some((namespace, account)) => format!(" --namespace {namespace} --name {account}"),
-    };
-    let name = if name.is_empty() { "NAME" } else { name };
-    format!(
-        "the operator lacks rights that this migration needs; this binds all of them: kubectl get datastoremigration {name} -o \
-         yaml | exuvia rbac -f -{options} | kubectl apply --server-side -f -"
-    )
-}
-
 /// Whether our policies can be looked for. Rights are bound only while there are migrations; to be asked costs nobody a refusal.
 #[cfg(feature = "controller")]
 pub(crate) async fn may_list_policies(client: &Client) -> Result<bool, Error> {
@@ -383,48 +305,4 @@ async fn is_allowed(client: &Client, question: &SelfSubjectAccessReviewSpec) -> 
     let (params, policy) = (PostParams::default(), exuvia_write::RetryPolicy::default());
     let answer = policy.read(|| reviews.create(&params, &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_missing_rights_of_a_rule_are_one_line_with_its_reason() {
-        let denied = |all: &[(&str, &str)]| {
-            let all: Vec<(String, String)> = all
-                .iter()
-                .map(|(verb, resource)| ((*verb).to_owned(), (*resource).to_owned()))
-                .collect();
-            lacking(&all, "Copy their status, once.")
-        };
-        assert_eq!(
-            denied(&[
-                ("get", "a.dev"),
-                ("get", "b.dev"),
-                ("patch", "a.dev"),
-                ("patch", "b.dev")
-            ]),
-            "the right to get, patch a.dev, b.dev is missing, which is needed to copy their status, once"
-        );
-        assert_eq!(
-            denied(&[("get", "a.dev"), ("patch", "b.dev")]),
-            "the right to get a.dev and to patch b.dev is missing, which is needed to copy their status, once"
-        );
-    }
-
-    #[test]
-    fn the_command_binds_to_the_account_that_asks() {
-        let usual = how_to_bind("move", "system:serviceaccount:exuvia-system:exuvia");
-        assert!(
-            usual.ends_with("kubectl get datastoremigration move -o yaml | exuvia rbac -f - | kubectl apply --server-side -f -"),
-            "{usual}"
-        );
-        assert_eq!(how_to_bind("move", "system:admin"), usual);
-        let other = how_to_bind("move", "system:serviceaccount:shop:till");
-        assert!(
-            other.contains("exuvia rbac -f - --namespace shop --name till |"),
-            "{other}"
-        );
-    }
 }

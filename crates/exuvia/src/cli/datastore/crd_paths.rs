@@ -5,7 +5,8 @@ use exuvia_datastore::mapping::Mappings;
 use exuvia_lint::Segment;
 use serde_json::Value;
 
-use super::manifest::{Fault, Manifest, segments, shown};
+use super::field_path::{segments, shown};
+use super::manifest::{Fault, Manifest};
 use super::read_paths;
 use crate::cli::refusal::or;
 

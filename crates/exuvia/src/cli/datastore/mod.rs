@@ -3,6 +3,7 @@
 mod args;
 mod conflicts;
 mod crd_paths;
+mod field_path;
 mod lease;
 pub(super) mod manifest;
 mod migrations;

@@ -174,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::datastore::manifest::shown;
+    use crate::cli::datastore::field_path::shown;
 
     #[test]
     fn each_fault_is_named_with_its_path() {
