@@ -45,7 +45,7 @@ pub struct DatastoreSettings {
     /// What stands in the way is watched. It is also looked at this often, for what cannot be watched, such as rights.
     pub look_again: Duration,
     /// This operator's name among others in the cluster: the namespace and name of its Lease. Migrations that bear another one's
-    /// name are left alone. Empty: there is no other.
+    /// name are left alone. Empty: this is the only one.
     pub operator: String,
 }
 

@@ -1,4 +1,4 @@
-//! Kinds that a datastore migration moves: their objects may be frozen, and whoever migrates their storage should know.
+//! Kinds that a datastore migration moves: their objects may be frozen, and those who migrate their storage should know.
 
 use exuvia_api::{DatastoreMigration, DatastorePhase, FlagSide};
 use exuvia_storage::definition::Definition;

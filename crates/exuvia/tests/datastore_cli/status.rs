@@ -81,7 +81,7 @@ async fn where_no_operator_runs_status_and_abort_say_so() {
     let said = status(&[]).await;
     assert!(
         said.contains(
-            "there is no Lease default/alone, so no operator holds it: nothing will happen until one runs"
+            "the Lease default/alone does not exist, so no operator holds it: nothing will happen until one runs"
         ) && said.contains("`kubectl annotate datastoremigration alone exuvia.dev/operator-`"),
         "{said}"
     );
@@ -129,7 +129,7 @@ async fn where_no_operator_runs_status_and_abort_say_so() {
     );
     // The one that is given is looked at.
     let said = status(&["--lease-namespace", "default", "--lease-name", "other"]).await;
-    assert!(said.contains("there is no Lease default/other"), "{said}");
+    assert!(said.contains("the Lease default/other does not exist"), "{said}");
     let none = json!({"metadata": {"finalizers": null}});
     let (api, params) = (world.api(), PatchParams::default());
     api.patch("alone", &params, &Patch::Merge(none)).await.unwrap();

@@ -245,10 +245,10 @@ fn not_running(wanted: &Wanted, leases: &[Lease]) -> String {
     let shown = wanted.shown();
     let consequence = "nothing will happen until one runs";
     let Some(last) = leases.iter().max_by_key(|lease| renewed(lease)) else {
-        // Without leader election there is no Lease.
+        // Without leader election nobody makes a Lease.
         let elsewhere = match wanted {
             Wanted::One { namespace, .. } => format!(
-                "there is no Lease {shown}, so no operator holds it: {consequence} (`kubectl -n {namespace} get pods` shows \
+                "the Lease {shown} does not exist, so no operator holds it: {consequence} (`kubectl -n {namespace} get pods` shows \
                  whether one was started); one with --leader-elect=false has no Lease"
             ),
             Wanted::Named(name) => format!(
