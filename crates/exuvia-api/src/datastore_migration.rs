@@ -3,6 +3,7 @@
 #![allow(clippy::duplicated_attributes)] // each print column has a type of its own
 
 mod mapping;
+mod side;
 mod status;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 //!
 //! Types and the rules over their names only: no client, no IO.
 
+mod counted;
 mod datastore_migration;
 mod duration;
 mod nearest;
@@ -9,6 +10,7 @@ mod opt_in;
 mod options;
 mod storage_migration;
 
+pub use counted::counted;
 pub use datastore_migration::*;
 pub use duration::{InvalidDuration, format_duration, parse_duration};
 pub use nearest::nearest;
@@ -28,7 +30,8 @@ pub const EXCLUDE_ANNOTATION: &str = "exuvia.dev/exclude-storage-version-migrati
 pub const MADE_BY_LABEL: &str = "exuvia.dev/made-by";
 /// Its value.
 pub const MADE_BY_OPERATOR: &str = "operator";
-/// Which operator made it, by the namespace and name of its Lease: another one leaves it alone.
+/// Which operator made a `StorageMigration` or carries out a `DatastoreMigration`, by the namespace and name of its Lease: another
+/// one leaves it alone.
 pub const OPERATOR_ANNOTATION: &str = "exuvia.dev/operator";
 
 /// Condition types, as `kubectl wait --for=condition=…` takes them.

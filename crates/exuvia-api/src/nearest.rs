@@ -26,20 +26,24 @@ pub fn nearest<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> Vec<&'
     near.into_iter().take(OFFERED).map(|(_, other)| other).collect()
 }
 
-/// How many letters have to be inserted, removed or changed.
+/// How many letters have to be inserted, removed or changed, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let changed = above[j] + usize::from(a[i] != b[j]);
+            let mut least = changed.min(row[j] + 1).min(above[j + 1] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
         }
+        before = std::mem::replace(&mut above, row);
     }
-    row.last().copied().unwrap_or_default()
+    above.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -52,7 +56,9 @@ mod tests {
             ("", "abc", 3),
             ("abc", "abc", 0),
             ("kitten", "sitting", 3),
-            ("ab", "ba", 2),
+            ("ab", "ba", 1),
+            ("covnert", "convert", 1),
+            ("statsu", "status", 1),
         ] {
             assert_eq!(distance(a, b), wanted, "{a} {b}");
             assert_eq!(distance(b, a), wanted, "{b} {a}");

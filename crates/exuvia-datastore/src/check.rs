@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
 use crate::engine::{Work, is_gone, second_version};
-use crate::freeze::read_flag;
+use crate::freeze::{Tight, read_flag, tight};
 use crate::kinds::Kinds;
 use crate::waits::find;
 use crate::{rights, versions};
@@ -38,6 +38,10 @@ pub(crate) async fn check(
             "this API server has no ValidatingAdmissionPolicy (admissionregistration.k8s.io/v1): upgrade it to Kubernetes 1.30 \
              or newer, or freeze by flags",
         ));
+    }
+    // On the way it would leave the source frozen for nothing. Once the freeze has begun, the rule about maxDuration decides.
+    if let Some(Tight::Never(why)) = tight(&migration.spec.freeze) {
+        blockers.push(blocker(reason::INVALID_SPEC, &why));
     }
     blockers.extend(rights::missing(client, migration, &work.mover.kinds).await?);
     for rule in &migration.spec.references.rewrite {

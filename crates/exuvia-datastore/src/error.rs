@@ -1,5 +1,6 @@
 //! What can go wrong while a migration is carried out. All of it is tried again.
 
+use exuvia_api::counted;
 use exuvia_write::{ErrorClass, Redacted, brief};
 
 /// What made a step fail. The step is tried again; nothing is given up because of it.
@@ -25,7 +26,7 @@ pub enum Error {
     #[error(transparent)]
     Route(#[from] crate::route::Error),
     /// Some objects failed for reasons that may pass.
-    #[error("{objects} objects failed, the first: {first}")]
+    #[error("{} failed, the first: {first}", counted(*objects, "object"))]
     Unfinished {
         /// How many.
         objects: u64,

@@ -1,10 +1,10 @@
 //! The rights that one migration needs: printed for people to bind, and asked for before anything begins.
 
+mod missing;
+
 use std::collections::BTreeMap;
 
-use exuvia_api::{
-    Blocker, CleanupSource, DatastoreMigration, Dependents, MigrationMode, datastore_reason as reason,
-};
+use exuvia_api::{CleanupSource, DatastoreMigration, Dependents, MigrationMode};
 use exuvia_runtime::rights::{Rule, RuleScope};
 use exuvia_runtime::servers::ApiServers;
 use k8s_openapi::api::authorization::v1::{
@@ -13,6 +13,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+pub(crate) use self::missing::missing;
 use crate::Error;
 use crate::kinds::{Kind, Kinds};
 
@@ -217,32 +218,6 @@ fn by_group(kinds: Vec<&Kind>) -> BTreeMap<String, Vec<String>> {
         plurals.push(kind.resource.plural.clone());
     }
     groups
-}
-
-/// Rights that a migration lacks, each with verb and resource.
-pub(crate) async fn missing(
-    client: &Client,
-    migration: &DatastoreMigration,
-    kinds: &Kinds,
-) -> Result<Vec<Blocker>, Error> {
-    let mut missing = Vec::new();
-    for rule in of_migration(migration, kinds) {
-        for question in questions(&rule) {
-            if !is_allowed(client, &question).await? {
-                let (verb, resource) = said(&question);
-                missing.push(Blocker {
-                    reason: reason::FORBIDDEN.to_owned(),
-                    kind: resource.clone(),
-                    message: format!(
-                        "the right to {verb} {resource} is missing: bind what `exuvia rbac -f` prints for this migration"
-                    ),
-                    ..Blocker::default()
-                });
-            }
-        }
-    }
-    missing.dedup();
-    Ok(missing)
 }
 
 /// Whether our policies can be looked for. Rights are bound only while there are migrations; to be asked costs nobody a refusal.

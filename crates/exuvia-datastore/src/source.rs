@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use exuvia_api::{Blocker, SOURCE_HASH_ANNOTATION, datastore_reason as reason};
+use exuvia_api::{Blocker, SOURCE_HASH_ANNOTATION, counted, datastore_reason as reason};
 use exuvia_sweep::{Sweep, Verdict};
 use exuvia_write::{Delete, ErrorClass, Name, Redacted, redacted};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -99,8 +99,10 @@ async fn referrers(client: &Client, mover: &Mover) -> Result<Vec<Blocker>, Error
         kind: resource.clone(),
         name: examples.names.first().cloned().unwrap_or_default(),
         message: format!(
-            "{} objects still name the source as their owner",
-            examples.objects
+            "{} still {} the source as {} owner",
+            counted(examples.objects, "object"),
+            if examples.objects == 1 { "names" } else { "name" },
+            if examples.objects == 1 { "its" } else { "their" }
         ),
         ..Blocker::default()
     });

@@ -205,10 +205,7 @@ impl Timings {
     }
 }
 
-/// So many of something, in words: `1 object`, `2 objects`.
-pub fn counted(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
+pub use exuvia_api::counted;
 
 /// So many objects, in words.
 pub(crate) fn objects(number: u64) -> String {

@@ -46,6 +46,10 @@ impl DatastoreController {
             self.release_abandoned(name).await?;
             return Ok(Next::Await);
         };
+        if let Some(other) = self.other_driver(&migration) {
+            self.leave_to(&migration, &other).await;
+            return Ok(Next::Await);
+        }
         let phase = migration.status.as_ref().and_then(|status| status.phase);
         // Nothing is left to do, and the rights for it may have been taken back.
         if phase == Some(DatastorePhase::Complete) && migration.metadata.deletion_timestamp.is_none() {
@@ -57,6 +61,9 @@ impl DatastoreController {
             self.publisher.publish(&mut migration, &update).await?;
             return Ok(Next::Await);
         }
+        let Some(migration) = self.mark(migration).await? else {
+            return Ok(Next::Retry); // somebody wrote to it meanwhile, perhaps another operator
+        };
         let mut work = self.take_up(migration);
         let began = Instant::now();
         let mut teller = StatusTeller::new(self, &work, signal);

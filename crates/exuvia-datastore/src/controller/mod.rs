@@ -1,6 +1,7 @@
 //! The controller: carries out every `DatastoreMigration` of a cluster with the engine, and says how each one stands.
 
 mod awaited;
+mod driver;
 mod metrics;
 mod migrate;
 mod running;
@@ -43,6 +44,9 @@ pub struct DatastoreSettings {
     pub api_servers: Vec<http::Uri>,
     /// What stands in the way is watched. It is also looked at this often, for what cannot be watched, such as rights.
     pub look_again: Duration,
+    /// This operator's name among others in the cluster: the namespace and name of its Lease. Migrations that bear another one's
+    /// name are left alone. Empty: this is the only one.
+    pub operator: String,
 }
 
 impl Default for DatastoreSettings {
@@ -50,6 +54,7 @@ impl Default for DatastoreSettings {
         Self {
             api_servers: Vec::new(),
             look_again: Duration::from_secs(10),
+            operator: String::new(),
         }
     }
 }
@@ -69,6 +74,8 @@ pub struct DatastoreController {
     world: Mutex<World>,
     /// Engines that wait, by the migration's name.
     works: Mutex<HashMap<String, Work>>,
+    /// Migrations that were left to another operator, by name, with that operator: it is told once.
+    left: Mutex<HashMap<String, String>>,
     awaiting: Awaiting,
 }
 
@@ -114,6 +121,7 @@ impl DatastoreController {
             settings,
             world: Mutex::default(),
             works: Mutex::default(),
+            left: Mutex::default(),
             awaiting: Awaiting::default(),
         }
     }
@@ -137,6 +145,7 @@ impl DatastoreController {
         self.world().hold(name, false);
         self.awaiting.set(name, &BTreeSet::new());
         lock(&self.works).remove(name);
+        lock(&self.left).remove(name);
         self.publisher.gauges().forget(name);
         self.meters.forget(name);
     }
@@ -144,6 +153,7 @@ impl DatastoreController {
     /// Forgets what this process did as the leader.
     fn forget_work(&self) {
         lock(&self.works).clear();
+        lock(&self.left).clear();
         self.awaiting.clear();
         self.publisher.gauges().forget_all();
         self.meters.forget_all();
@@ -157,7 +167,10 @@ impl DatastoreController {
             "datastoremigrations",
             |seen| {
                 let woken = match seen {
-                    Seen::Applied(migration) => self.world().see(&migration),
+                    Seen::Applied(migration) => {
+                        let other = self.other_driver(&migration).is_some();
+                        self.world().see(&migration, other)
+                    }
                     Seen::Deleted(migration) => self.world().lose(&migration.name),
                     Seen::Synced => {
                         on_sync();

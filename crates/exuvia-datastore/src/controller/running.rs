@@ -88,7 +88,8 @@ impl Running<DatastoreMigration> for RunningStep<'_> {
 }
 
 impl DatastoreController {
-    /// Does a step with its progress shown. It is cancelled when the process stops, or when somebody deletes the migration.
+    /// Does a step with its progress shown. It is cancelled when the process stops, when somebody deletes the migration,
+    /// or hands it to another operator.
     pub(super) async fn accompany<T>(
         &self,
         migration: &mut DatastoreMigration,
@@ -104,7 +105,8 @@ impl DatastoreController {
                     () = signal.stopping() => break,
                     () = signal.changed() => {}
                 }
-                if is_wanted && self.world().is_leaving(&name) {
+                let world = self.world();
+                if is_wanted && world.is_leaving(&name) || world.is_of_another(&name) {
                     break;
                 }
             }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exuvia_api::{DatastoreMigration, MigrationMode, datastore_reason as reason};
+use exuvia_api::{DatastoreMigration, MigrationMode, counted, datastore_reason as reason};
 use exuvia_runtime::machine::{Flow, Machine, Teller};
 use exuvia_runtime::{EventKind, Signal};
 use exuvia_sweep::Control;
@@ -69,8 +69,9 @@ impl<'a> StatusTeller<'a> {
                     MigrationMode::SyncThenFreeze => "go on while they are copied",
                 };
                 let note = format!(
-                    "moving {} objects of {} kinds: writes to the source {writes}",
-                    progress.total, progress.total_types
+                    "moving {} of {}: writes to the source {writes}",
+                    counted(progress.total.unsigned_abs(), "object"),
+                    counted(progress.total_types.unsigned_abs().into(), "kind")
                 );
                 self.event(EventKind::Normal, "Started", Redacted::ours(note))
                     .await;

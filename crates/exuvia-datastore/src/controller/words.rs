@@ -2,7 +2,7 @@
 
 use exuvia_api::{
     Blocker, ConflictStatus, DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, DatastoreProgress,
-    datastore_reason as reason,
+    counted, datastore_reason as reason,
 };
 use exuvia_runtime::publish::StallCause;
 use exuvia_write::{Redacted, redacted};
@@ -314,11 +314,13 @@ pub(super) fn moved(status: &DatastoreMigrationStatus) -> String {
     };
     let skipped = match progress.skipped {
         0 => String::new(),
+        1 => ", 1 was there already".to_owned(),
         skipped => format!(", {skipped} were there already"),
     };
-    let kinds = match progress.total_types {
-        1 => "1 kind".to_owned(),
-        kinds => format!("{kinds} kinds"),
-    };
-    format!("{} objects of {kinds} are moved{skipped}", progress.migrated)
+    let are = if progress.migrated == 1 { "is" } else { "are" };
+    format!(
+        "{} of {} {are} moved{skipped}",
+        counted(progress.migrated.unsigned_abs(), "object"),
+        counted(progress.total_types.unsigned_abs().into(), "kind")
+    )
 }

@@ -15,6 +15,8 @@ struct SeenMigration {
     generation: Option<i64>,
     is_deleted: bool,
     is_retry_asked: bool,
+    /// Another operator carries it out.
+    is_of_another: bool,
     phase: Option<DatastorePhase>,
 }
 
@@ -27,14 +29,15 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A migration is there; returns the migrations to look at.
-    pub(super) fn see(&mut self, migration: &DatastoreMigration) -> Vec<String> {
+    /// A migration is there, ours or another operator's; returns the migrations to look at.
+    pub(super) fn see(&mut self, migration: &DatastoreMigration, is_of_another: bool) -> Vec<String> {
         let name = migration.name_any();
         let now = SeenMigration {
             uid: migration.uid(),
             generation: migration.metadata.generation,
             is_deleted: migration.metadata.deletion_timestamp.is_some(),
             is_retry_asked: migration.annotations().contains_key(RETRY_ANNOTATION),
+            is_of_another,
             phase: migration.status.as_ref().and_then(|status| status.phase),
         };
         let before = self.migrations.insert(name.clone(), now.clone());
@@ -81,6 +84,11 @@ impl World {
         self.migrations.get(name).is_none_or(|seen| seen.is_deleted)
     }
 
+    /// Whether another operator carries this one out.
+    pub(super) fn is_of_another(&self, name: &str) -> bool {
+        self.migrations.get(name).is_some_and(|seen| seen.is_of_another)
+    }
+
     /// All migrations.
     pub(super) fn names(&self) -> Vec<String> {
         self.migrations.keys().cloned().collect()
@@ -108,14 +116,14 @@ mod tests {
     fn a_change_of_the_status_alone_wakes_others_and_not_itself() {
         let mut world = World::default();
         assert_eq!(
-            world.see(&migration("a", json!({"generation": 1}), "Pending")),
+            world.see(&migration("a", json!({"generation": 1}), "Pending"), false),
             ["a"]
         );
         world.hold("b", true);
         let same = migration("a", json!({"generation": 1}), "Pending");
-        assert_eq!(world.see(&same), Vec::<String>::new());
+        assert_eq!(world.see(&same, false), Vec::<String>::new());
         let further = migration("a", json!({"generation": 1}), "Complete");
-        assert_eq!(world.see(&further), ["b"], "it may have been in the way");
+        assert_eq!(world.see(&further, false), ["b"], "it may have been in the way");
     }
 
     #[test]
@@ -127,16 +135,28 @@ mod tests {
             json!({"generation": 2, "annotations": {"exuvia.dev/retry": ""}}),
             json!({"generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z"}),
         ] {
-            assert_eq!(world.see(&migration("a", metadata, "Failed")), ["a"]);
+            assert_eq!(world.see(&migration("a", metadata, "Failed"), false), ["a"]);
         }
         assert!(world.is_leaving("a"));
         assert_eq!(world.lose("a"), ["a"]);
     }
 
     #[test]
+    fn to_be_handed_over_wakes_it_and_to_be_marked_as_ours_does_not() {
+        let mut world = World::default();
+        let seen = migration("a", json!({}), "Migrating");
+        assert_eq!(world.see(&seen, false), ["a"]);
+        assert_eq!(world.see(&seen, false), Vec::<String>::new());
+        assert_eq!(world.see(&seen, true), ["a"]);
+        assert!(world.is_of_another("a"));
+        assert_eq!(world.see(&seen, false), ["a"]);
+        assert!(!world.is_of_another("a"));
+    }
+
+    #[test]
     fn a_crd_wakes_what_is_held_unless_a_migration_made_it_itself() {
         let mut world = World::default();
-        world.see(&migration("a", json!({}), "Pending"));
+        world.see(&migration("a", json!({}), "Pending"), false);
         assert_eq!(world.see_crd("widgets.example.com"), Vec::<String>::new());
         world.hold("a", true);
         assert_eq!(world.see_crd("widgets.example.com"), ["a"]);

@@ -206,7 +206,7 @@ fn failed(error: &exuvia_write::Error) -> Verdict {
 }
 
 /// Whether another manager than ours has an entry: then the object is no longer ours alone.
-pub(super) fn written_by_others(metadata: &ObjectMeta) -> bool {
+pub(crate) fn written_by_others(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
     if annotations.is_some_and(|all| all.contains_key(EDITED_ANNOTATION)) {
         return true;

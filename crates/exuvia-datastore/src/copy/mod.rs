@@ -36,7 +36,7 @@ pub(crate) use self::aliases::Aliases;
 pub(crate) use self::compared::{Compared, compare};
 pub use self::findings::{Findings, Problem};
 pub(crate) use self::follow::{Follower, Kept};
-pub(crate) use self::marks::{EDITED_ANNOTATION, TakenBack};
+pub(crate) use self::marks::{EDITED_ANNOTATION, TakenBack, written_by_others};
 pub(crate) use self::trial::all_looked_at;
 pub use self::verify::Verification;
 use crate::compare::Comparison;

@@ -149,8 +149,9 @@ impl Engine {
             status.not_before = Some(not_before.clone()).filter(|_| !failed);
             status.message = if status.saved.copies_left > 0 {
                 format!(
-                    "everything was undone but {} copies, which somebody keeps from being deleted behind the APIService: {}",
-                    status.saved.copies_left, undo.message
+                    "everything was undone but {}, which somebody keeps from being deleted behind the APIService: {}",
+                    exuvia_api::counted(status.saved.copies_left.unsigned_abs(), "copy"),
+                    undo.message
                 )
             } else if failed {
                 format!("everything was undone: {}", undo.message)

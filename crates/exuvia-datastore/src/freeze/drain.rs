@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use exuvia_api::{InvalidDuration, parse_duration};
+use exuvia_api::{InvalidDuration, counted, parse_duration};
 
 use super::gauges::Gauges;
 
@@ -144,7 +144,7 @@ impl Seen {
             let age = counts_after.as_secs();
             format!("has counted the writes to the source for less than {age} s")
         } else if gauges.ours > 0 {
-            format!("works on {} writes to the source", gauges.ours)
+            format!("works on {} to the source", counted(gauges.ours, "write"))
         } else if gauges.earlier > 0 {
             format!("works on {} requests that bypass the count", gauges.earlier)
         } else {

@@ -23,6 +23,7 @@ mod objects;
 mod path;
 mod policy;
 mod probe;
+mod tight;
 
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ pub use objects::{Observed, PartState, Piece, Standing, thaw};
 pub use path::InvalidPath;
 pub use policy::{FIELD_MANAGER, Form, FrozenKind, Part, Scope};
 pub use probe::Probed;
+pub use tight::{Tight, tight};
 
 /// The freeze of one migration. It remembers what each API server has shown, so keep it for as long as the migration runs.
 pub struct Freeze {

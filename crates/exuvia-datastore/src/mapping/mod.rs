@@ -61,6 +61,7 @@ use serde_json::Value;
 pub use self::compile::Converters;
 pub use self::convert::Convert;
 pub use self::error::{ConvertError, InvalidSpec};
+pub use self::expression::{FieldRead, ReadStep};
 pub use self::output::{Converted, Output, TargetKey};
 pub use self::selector::selects;
 
@@ -110,6 +111,38 @@ impl Mappings {
             compiled: Arc::new(compiled),
             pool: Arc::new(pool),
         })
+    }
+
+    /// Which fields of the source the expressions of a mapping read, each with the expression's place, such as
+    /// `mappings[0].convert[1].value`.
+    pub fn reads(&self, mapping: usize) -> Vec<(String, FieldRead)> {
+        let Some(mapping) = self.compiled.mappings.get(mapping) else {
+            return Vec::new();
+        };
+        let at = format!("mappings[{}]", mapping.index);
+        let named = [
+            ("from.when", &mapping.when),
+            ("from.ready", &mapping.ready),
+            ("metadata.name", &mapping.name),
+            ("metadata.namespace", &mapping.namespace),
+        ];
+        let named = named
+            .into_iter()
+            .filter_map(|(field, program)| Some((format!("{at}.{field}"), program.as_ref()?)));
+        let annotations = mapping
+            .annotations
+            .iter()
+            .map(|(key, program)| (format!("{at}.metadata.annotations[\"{key}\"]"), program));
+        let converted = mapping
+            .convert
+            .iter()
+            .enumerate()
+            .map(|(number, (_, program))| (format!("{at}.convert[{number}].value"), program));
+        named
+            .chain(annotations)
+            .chain(converted)
+            .flat_map(|(at, program)| program.reads().iter().map(move |read| (at.clone(), read.clone())))
+            .collect()
     }
 
     /// The names of the mappings, by number.

@@ -2,7 +2,7 @@
 
 use exuvia_api::{
     DatastoreMigrationSpec, Flag, KeyPrefix, LabelSelector, Mapping, MappingMetadata, RewriteRule, WaitFor,
-    parse_duration,
+    counted, parse_duration,
 };
 
 use super::error::InvalidSpec;
@@ -105,7 +105,10 @@ impl Check {
         if !(least..=most).contains(&count) {
             self.problem(
                 path,
-                format!("it has {count} entries: expected {least} to {most}"),
+                format!(
+                    "it has {}: expected {least} to {most}",
+                    counted(count as u64, "entry")
+                ),
             );
         }
     }

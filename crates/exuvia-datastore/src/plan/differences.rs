@@ -2,19 +2,23 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use exuvia_api::DatastorePhase;
 use exuvia_sweep::Verdict;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::{Look, failed};
 use crate::Error;
-use crate::copy::{Compared, annotation, compare};
+use crate::copy::{Compared, annotation, compare, written_by_others};
 use crate::kinds::Kind;
 use crate::lock::lock;
 use crate::mapping::Output;
 
 /// How many fields of one target are listed.
 const MAX_FIELDS: usize = 100;
+
+/// What the keys of our own annotations begin with.
+const OUR_ANNOTATIONS: &str = "exuvia.dev/";
 
 /// A target that exists and differs from what its source would become.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +35,8 @@ pub struct Differing {
     pub source_namespace: String,
     /// The source's name.
     pub source_name: String,
+    /// This migration made it, and somebody else has written to it since. Without a source, that one is gone.
+    pub is_edited_copy: bool,
     /// In which fields they differ: the first hundred.
     pub differences: Vec<Difference>,
 }
@@ -55,7 +61,8 @@ impl std::fmt::Debug for Difference {
 }
 
 impl Look {
-    /// All targets that exist, were not made by this migration, and differ; in the order of their kinds and names.
+    /// All targets that exist and differ, and copies that somebody else has written to before the commit; in the order of their
+    /// kinds and names.
     ///
     /// # Errors
     ///
@@ -74,6 +81,7 @@ impl Look {
             })
             .await?;
         }
+        self.edited_strays(&found).await?;
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         found.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
         Ok(found)
@@ -92,16 +100,19 @@ impl Look {
             let live = self
                 .read(target, output.namespace.as_deref(), &output.name)
                 .await?;
-            let Some(live) = live.filter(|live| !self.is_ours(live)) else {
+            let Some(live) = live.filter(|live| !self.is_ours(live) || self.is_contested(live)) else {
                 continue;
             };
+            let is_edited_copy = self.is_ours(&live);
             // Who may not write can still see what differs as it stands.
             let mut fields = match self.compared(target, &live, output).await? {
                 Compared::Equal => Vec::new(),
                 Compared::Differs(fields) | Compared::AsTheyStand(fields) => fields,
             };
+            // A copy has marks that its source has not.
+            fields.retain(|(path, ..)| !is_edited_copy || !path.contains(OUR_ANNOTATIONS));
             fields.truncate(MAX_FIELDS);
-            if !fields.is_empty() {
+            if is_edited_copy || !fields.is_empty() {
                 let differences = fields
                     .into_iter()
                     .map(|(path, source, target)| Difference { path, source, target })
@@ -113,11 +124,48 @@ impl Look {
                     source_kind: kind.shown(),
                     source_namespace: source.metadata.namespace.clone().unwrap_or_default(),
                     source_name: source.metadata.name.clone().unwrap_or_default(),
+                    is_edited_copy,
                     differences,
                 });
             }
         }
         Ok(differing)
+    }
+
+    /// Adds copies that somebody else has written to and that no source becomes any more.
+    async fn edited_strays(&self, found: &Mutex<Vec<Differing>>) -> Result<(), Error> {
+        for target in self.kinds.targets() {
+            self.each(target, async |live: DynamicObject| {
+                let (namespace, name) = (live.metadata.namespace.clone(), live.metadata.name.clone());
+                let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+                let kind = target.shown();
+                let is_listed = |other: &Differing| {
+                    (&other.kind, &other.namespace, &other.name) == (&kind, &namespace, &name)
+                };
+                if self.is_ours(&live) && self.is_contested(&live) && !lock(found).iter().any(is_listed) {
+                    lock(found).push(Differing {
+                        kind,
+                        namespace,
+                        name,
+                        source_kind: String::new(),
+                        source_namespace: String::new(),
+                        source_name: String::new(),
+                        is_edited_copy: true,
+                        differences: Vec::new(),
+                    });
+                }
+                Verdict::unchanged()
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody else has written to a copy. After the commit targets are in use, and that is as it should be.
+    fn is_contested(&self, live: &DynamicObject) -> bool {
+        let phase = self.migration.status.as_ref().and_then(|status| status.phase);
+        let is_before_commit = !matches!(phase, Some(DatastorePhase::Converged | DatastorePhase::Complete));
+        is_before_commit && written_by_others(&live.metadata)
     }
 
     pub(super) fn is_ours(&self, live: &DynamicObject) -> bool {

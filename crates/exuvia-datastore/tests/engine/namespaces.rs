@@ -108,6 +108,7 @@ async fn it_ends_while_a_conflict_is_waited_for() {
 async fn it_ends_after_everything_was_undone_for_good() {
     let stage = Stage::new("ns-failed", 2).await;
     let mut spec = stage.spec();
+    spec["freeze"]["drain"] = json!("0s");
     spec["freeze"]["maxDuration"] = json!("1ms");
     let migration = stage.migration(spec).await;
     assert_eq!(

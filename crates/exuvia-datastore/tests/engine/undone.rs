@@ -38,6 +38,7 @@ async fn an_abort_before_the_commit_leaves_nothing_behind() {
 async fn a_freeze_that_lasts_too_long_is_undone_and_says_so() {
     let stage = Stage::new("toolong", 1).await;
     let mut spec = stage.spec();
+    spec["freeze"]["drain"] = json!("0s");
     spec["freeze"]["maxDuration"] = json!("1s");
     spec["cutover"] = json!({"hold": true});
     let migration = stage.migration(spec).await;

@@ -64,15 +64,7 @@ fn waits_for(item: &Item, group: &str, kind: &str) -> Option<Redacted> {
 fn is_moving(migration: &DatastoreMigration, group: &str, kind: &str) -> bool {
     let phase = migration.status.as_ref().and_then(|status| status.phase);
     let is_at_work = matches!(phase, Some(DatastorePhase::Migrating | DatastorePhase::Converged));
-    is_at_work
-        && migration.spec.mappings.iter().any(|mapping| {
-            let is_source = mapping.from.group == group && mapping.from.kinds.iter().any(|from| from == kind);
-            let has_name = match mapping.to.kind.as_str() {
-                "" => mapping.from.kinds.iter().any(|from| from == kind),
-                to => to == kind,
-            };
-            is_source || (mapping.to.group == group && has_name)
-        })
+    is_at_work && migration.spec.side_of(group, kind).is_some()
 }
 
 #[cfg(test)]

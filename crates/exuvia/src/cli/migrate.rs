@@ -25,7 +25,7 @@ use super::plan::{definitions, no_crds};
 use super::stop::{Stop, unless_stopped};
 use super::summary::Summary;
 use super::values::{NO_SETTLE, once};
-use super::{names, references, verdicts};
+use super::{moved, names, references, verdicts};
 
 /// What is to be migrated.
 enum Target {
@@ -42,6 +42,10 @@ pub(super) async fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     refuse_versions(&targets, &args.shed)?;
     if let Some(note) = without_patrol(&targets, args) {
         remark(&note);
+    }
+    let crds: Vec<&Definition> = targets.iter().filter_map(Target::definition).collect();
+    for note in unless_stopped(async { Ok(moved::notes(&cluster, &crds).await) }).await? {
+        remark(&format!("note: {}", args.cluster.in_commands(&note)));
     }
     let control = Control::new();
     let stop = Stop::when_signalled(&control)?;
@@ -126,7 +130,10 @@ async fn all(cluster: &Cluster, control: &Control, targets: &[Target], args: &Mi
                 resource: target.name(),
                 end: End::Stalled {
                     reason: "Error",
-                    message: Redacted::ours(super::with_missing_right(super::sentence(&error.into()))), // without values
+                    message: Redacted::ours(super::with_missing_right(
+                        super::sentence(&error.into()),
+                        super::STORAGE_RULES,
+                    )), // without values
                 },
                 ..engine.report().clone()
             });
@@ -165,6 +172,13 @@ fn engine(cluster: &Cluster, target: &Target, options: Options) -> Engine {
 }
 
 impl Target {
+    fn definition(&self) -> Option<&Definition> {
+        match self {
+            Self::Crd(definition) => Some(definition),
+            Self::BuiltIn(_) => None,
+        }
+    }
+
     fn name(&self) -> String {
         match self {
             Self::Crd(definition) => definition.name.clone(),
@@ -268,13 +282,7 @@ fn chosen(all: &[Definition], args: &MigrateArgs) -> anyhow::Result<Vec<Target>>
 }
 
 fn refuse_versions(targets: &[Target], shed: &[String]) -> anyhow::Result<()> {
-    let crds: Vec<&Definition> = targets
-        .iter()
-        .filter_map(|target| match target {
-            Target::Crd(definition) => Some(&**definition),
-            Target::BuiltIn(_) => None,
-        })
-        .collect();
+    let crds: Vec<&Definition> = targets.iter().filter_map(Target::definition).collect();
     match unsheddable(&crds, shed) {
         Some(why) => bail!(why),
         None => Ok(()),

@@ -12,6 +12,7 @@ mod droppable;
 mod exit_codes;
 mod lint;
 mod migrate;
+mod moved;
 mod names;
 mod operator;
 mod output;
@@ -48,6 +49,11 @@ pub fn run(cli: Cli) -> ExitCode {
     if !matches!(cli.command, Command::Operator(_)) {
         log_to_stderr(cli.verbose);
     }
+    let rules = match &cli.command {
+        Command::Datastore(_) => DATASTORE_RULES,
+        Command::Rbac(args) if !args.filename.is_empty() => DATASTORE_RULES,
+        _ => STORAGE_RULES,
+    };
     let result = match cli.command {
         Command::Operator(args) => operator::run(&args),
         Command::Version => {
@@ -78,7 +84,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Storage(StorageCommand::Droppable(args)) => look(droppable::run(&args)),
     };
     // Not 1, which is an answer: "no" must not be mistaken for "cannot tell".
-    result.unwrap_or_else(|error| failed(&error, refusal::WRONG_USAGE))
+    result.unwrap_or_else(|error| failed(&error, rules, refusal::WRONG_USAGE))
 }
 
 /// Objects' bodies are never logged, however often `-v` is given.
@@ -104,24 +110,29 @@ fn colours(no_color: Option<&std::ffi::OsStr>) -> bool {
     no_color.is_none_or(std::ffi::OsStr::is_empty) && std::io::stderr().is_terminal()
 }
 
-fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
+/// Where all rules are that a storage migration needs.
+const STORAGE_RULES: &str = "`exuvia rbac --crds NAME` prints all rules for a migration of the CRD NAME";
+/// The same for a datastore migration.
+const DATASTORE_RULES: &str =
+    "`exuvia rbac -f FILE` prints all rules for the datastore migration of the manifest FILE";
+
+fn failed(error: &anyhow::Error, rules: &str, code: u8) -> ExitCode {
     if let Some(code) = stop::exit_code(error) {
         remark(&sentence(error));
         return code;
     }
-    remark(&format!("error: {}", with_missing_right(sentence(error))));
+    remark(&format!("error: {}", with_missing_right(sentence(error), rules)));
     ExitCode::from(code)
 }
 
-/// What the server said, with the rule that would help if it said that a right is missing.
-fn with_missing_right(said: String) -> String {
+/// What the server said, with the rule that would help if it said that a right is missing, and where all rules are.
+fn with_missing_right(said: String, rules: &str) -> String {
     // What we say before it has a "cannot" of its own.
     let by_server = said.find(" is forbidden: ").map_or("", |at| &said[at..]);
     match exuvia_storage::MissingRule::named_in(by_server) {
-        Some(rule) if !said.contains("add to the role") => format!(
-            "{said}; add to the role of this user: {rule} (`exuvia rbac --crds NAME` prints all rules for a migration of the CRD \
-             NAME)"
-        ),
+        Some(rule) if !said.contains("add to the role") => {
+            format!("{said}; add to the role of this user: {rule} ({rules})")
+        }
         _ => said,
     }
 }
@@ -226,15 +237,15 @@ mod tests {
     fn a_missing_right_is_named_with_the_rule_and_only_once() {
         let said = "the objects cannot be read: widgets.example.com is forbidden: User \"me\" cannot list resource \"widgets\" in API group \"example.com\" \
                     at the cluster scope";
-        let helped = with_missing_right(said.to_owned());
+        let helped = with_missing_right(said.to_owned(), DATASTORE_RULES);
         let rule = r#"{apiGroups: ["example.com"], resources: ["widgets"], verbs: ["list"]}"#;
         assert!(
-            helped.starts_with(said) && helped.contains(rule) && helped.contains("`exuvia rbac"),
+            helped.starts_with(said) && helped.contains(rule) && helped.contains("`exuvia rbac -f FILE`"),
             "{helped}"
         );
-        assert_eq!(with_missing_right(helped.clone()), helped);
+        assert_eq!(with_missing_right(helped.clone(), STORAGE_RULES), helped);
         assert_eq!(
-            with_missing_right("no route to host".to_owned()),
+            with_missing_right("no route to host".to_owned(), STORAGE_RULES),
             "no route to host"
         );
     }

@@ -291,13 +291,14 @@ fn add_controllers(runtime: &mut Runtime, args: &OperatorArgs, shared: Shared, o
             writer.clone(),
             events.clone(),
             metrics.clone(),
-            storage_settings(args, operator),
+            storage_settings(args, operator.clone()),
         ));
     }
     if args.enable_datastore_migration {
         let settings = DatastoreSettings {
             api_servers: args.api_servers.clone(),
             look_again: args.datastore_look_again,
+            operator,
         };
         runtime.add(DatastoreController::new(
             config, client, watching, writer, events, metrics, settings,

@@ -1,18 +1,15 @@
 //! `exuvia rbac`: prints the rights that the operator needs for the CRDs of a cluster, each rule with its reason.
 
-use std::io::Read;
-use std::path::Path;
-
 use anyhow::{Context, bail};
-use exuvia_api::DatastoreMigration;
 use exuvia_datastore::{DatastoreController, Kinds};
 use exuvia_runtime::rights::{self, Manifest, RoleHolder, Rule, manifests};
 use exuvia_storage::rbac::{Crd, Scope};
 use exuvia_storage::{OptIn, StorageController, definition::Definition};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::args::{ClusterArgs, ManifestFormat, RbacArgs};
 use super::cluster::Cluster;
+use super::datastore::manifest;
 use super::output::{Format, remark, say};
 use super::plan::{definitions, note_on_groups};
 
@@ -43,51 +40,31 @@ pub(super) async fn run(args: &RbacArgs) -> anyhow::Result<()> {
 
 /// The roles of each migration in the files, called by its name.
 async fn of_migrations(args: &RbacArgs) -> anyhow::Result<Vec<Manifest>> {
+    // What is wrong with a file needs no cluster to be said.
+    let mut migrations = Vec::new();
+    for path in &args.filename {
+        migrations.extend(manifest::all(path)?);
+    }
     let cluster = connect(args).await?;
     let mut all = Vec::new();
-    for path in &args.filename {
-        for migration in read(path)? {
-            let name = migration.metadata.name.clone().unwrap_or_default();
-            let (kinds, missing) = Kinds::read(&cluster.client, &migration.spec).await?;
-            if let Some(first) = missing.first() {
-                bail!(
-                    "cannot print the rights of DatastoreMigration {name}: {}",
-                    first.message
-                );
-            }
-            let rules = rights::folded(exuvia_datastore::rights::of_migration(&migration, &kinds));
-            let holder = RoleHolder {
-                name: format!("{}-{name}", args.name),
-                namespace: args.namespace.clone(),
-                service_account: args.service_account.clone().unwrap_or(args.name.clone()),
-            };
-            all.extend(manifests(&rules, &holder));
+    for migration in migrations {
+        let name = migration.metadata.name.clone().unwrap_or_default();
+        let (kinds, missing) = Kinds::read(&cluster.client, &migration.spec).await?;
+        if let Some(first) = missing.first() {
+            bail!(
+                "cannot print the rights of DatastoreMigration {name}: {}",
+                first.message
+            );
         }
+        let rules = rights::folded(exuvia_datastore::rights::of_migration(&migration, &kinds));
+        let holder = RoleHolder {
+            name: format!("{}-{name}", args.name),
+            namespace: args.namespace.clone(),
+            service_account: args.service_account.clone().unwrap_or(args.name.clone()),
+        };
+        all.extend(manifests(&rules, &holder));
     }
     Ok(all)
-}
-
-/// The migrations in a file, at least one.
-fn read(path: &Path) -> anyhow::Result<Vec<DatastoreMigration>> {
-    let shown = path.display();
-    let mut text = String::new();
-    if path.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text)?;
-    } else {
-        text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    }
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&text).with_context(|| format!("{shown} is not valid YAML"))?;
-    let migrations = documents
-        .into_iter()
-        .filter(|document| document["kind"] == "DatastoreMigration")
-        .map(serde_json::from_value::<DatastoreMigration>)
-        .collect::<Result<Vec<_>, _>>()
-        .with_context(|| format!("{shown} has a DatastoreMigration that does not fit its schema"))?;
-    if migrations.is_empty() {
-        bail!("invalid --filename \"{shown}\": expected a manifest of a DatastoreMigration");
-    }
-    Ok(migrations)
 }
 
 fn print(args: &RbacArgs, manifests: &[Manifest]) -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
 //! The controller's life: its CRD comes and goes, the process ends, migrations stay what they are.
 
-use exuvia_api::{DATASTORE_LABEL, DatastoreMigration, DatastorePhase};
+use exuvia_api::{DATASTORE_LABEL, DatastoreMigration, DatastorePhase, OPERATOR_ANNOTATION};
+use exuvia_testenv::ControlPlane;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, CustomResourceExt};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, CustomResourceExt, ResourceExt};
 use serde_json::json;
 
 use crate::harness::*;
@@ -124,15 +125,54 @@ async fn an_operator_that_is_told_to_stop_ends_quietly_and_its_successor_goes_on
     let phase = stage.in_phase(DatastorePhase::Migrating).await;
     assert!(phase.frozen_at.is_some(), "the freeze stays: {phase:?}");
 
-    let _successor = Operator::start(&control_plane, &access, "second", &["--lease-name=life"]);
+    // One with a Lease of its own does not touch it, and says whose it is.
+    let rival = Operator::start(&control_plane, &access, "rival", &[]);
+    left_alone(&rival, "stopped").await;
+    assert_eq!(stage.in_phase(DatastorePhase::Migrating).await, phase);
+    let successor = Operator::start(&control_plane, &access, "second", &["--lease-name=life"]);
     stage.in_phase(DatastorePhase::Complete).await;
     assert_eq!(stage.names(&stage.new).await.len(), 5);
     let events = stage.event_reasons().await;
     assert_eq!(
         events,
-        ["Complete", "Converged", "Frozen", "Started"],
+        ["Complete", "Converged", "Frozen", "OtherOperator", "Started"],
         "each once"
     );
+    handed_over(&control_plane, &[rival, successor]).await;
+}
+
+/// The operator has said that another one carries the migration out.
+async fn left_alone(operator: &Operator, migration: &str) {
+    until("the operator says that it is another one's", async || {
+        let log = operator.log();
+        let is_said = |line: &str| line.contains("left alone: another operator") && line.contains(migration);
+        log.lines().any(is_said).then_some(()).ok_or(log.clone())
+    })
+    .await;
+}
+
+/// A migration of an operator that is gone for good is carried on by one of these when its name is taken off.
+async fn handed_over(control_plane: &ControlPlane, operators: &[Operator]) {
+    let stage = Stage::at(control_plane.client().unwrap(), "handed", 2).await;
+    let migration = serde_json::from_value(json!({
+        "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration",
+        "metadata": {"name": "handed", "annotations": {OPERATOR_ANNOTATION: "nowhere/exuvia"}}, "spec": stage.spec(),
+    }))
+    .unwrap();
+    let (migrations, params) = (stage.migrations(), PostParams::default());
+    migrations.create(&params, &migration).await.unwrap();
+    for operator in operators {
+        left_alone(operator, "handed").await;
+    }
+    assert_eq!(migrations.get("handed").await.unwrap().status, None);
+    let args = ["annotate", "datastoremigration", "handed", "exuvia.dev/operator-"];
+    let handed = kubectl(control_plane.admin().kubeconfig().unwrap(), &args).await;
+    assert!(handed.status.success(), "{}", text(&handed.stderr));
+    stage.in_phase(DatastorePhase::Complete).await;
+    assert_eq!(stage.names(&stage.new).await.len(), 2);
+    let taken = migrations.get("handed").await.unwrap();
+    let by = &taken.annotations()[OPERATOR_ANNOTATION];
+    assert!(["default/life", "default/rival"].contains(&by.as_str()), "{by}");
 }
 
 #[tokio::test]

@@ -61,6 +61,14 @@ fn manifest(stage: &Stage, spec: &Value) -> String {
     .to_string()
 }
 
+/// The migration as the command that the status names reads it.
+async fn as_kubectl_prints(control_plane: &ControlPlane, name: &str) -> String {
+    let kubeconfig = control_plane.admin().kubeconfig().unwrap();
+    let got = kubectl(kubeconfig, &["get", "datastoremigration", name, "-o", "yaml"]).await;
+    assert!(got.status.success(), "{}", text(&got.stderr));
+    text(&got.stdout)
+}
+
 /// An operator with no rights but its own moves nothing until somebody binds what the command prints for the migration; and
 /// those rights are enough.
 #[tokio::test]
@@ -101,17 +109,23 @@ async fn late_rights_are_waited_for_by_name_and_what_the_command_prints_is_enoug
         .status_when("blocked", |status| is_stalled_for(status, reason::FORBIDDEN))
         .await;
     assert_eq!(status.phase, Some(DatastorePhase::Pending));
-    let expected = "the right to create widgets.new.granted.dev is missing";
+    // One line for each rule, and one command for all of them.
+    let how = "kubectl get datastoremigration granted -o yaml | exuvia rbac -f - | kubectl apply --server-side -f -";
+    assert!(status.blockers[0].message.ends_with(how), "{status:?}");
+    assert!(status.message.contains(how), "{status:?}");
+    let expected = "the right to get, list, watch, create, update, patch, delete widgets.new.granted.dev is missing, which is needed \
+                    to try, create and verify the copies";
     let mut blockers = status.blockers.iter();
     assert!(
-        blockers.any(|blocker| blocker.message.contains(expected)),
+        blockers.any(|blocker| blocker.message.starts_with(expected)),
         "{status:?}"
     );
+    assert!(status.blockers.len() < 16, "{status:?}");
 
     let printed = exuvia(
         &control_plane,
         &["rbac", "-f", "-"],
-        Some(manifest(&stage, &spec)),
+        Some(as_kubectl_prints(&control_plane, "granted").await),
     )
     .await;
     assert!(printed.0, "{}", printed.2);

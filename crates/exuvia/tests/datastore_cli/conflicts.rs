@@ -1,5 +1,8 @@
 //! `exuvia datastore conflicts`: all of them, field by field, without what the fields hold.
 
+use exuvia_api::MIGRATION_UID_ANNOTATION;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::binary::{json_of, printed, text};
@@ -76,4 +79,55 @@ async fn what_the_server_adds_is_not_a_conflict() {
     let output = world.exuvia(&["conflicts", "defaults"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert_eq!(text(&output.stdout), "defaults: no target differs\n");
+}
+
+/// The status lists them, too.
+#[tokio::test]
+async fn a_copy_that_somebody_has_edited_is_named_as_one() {
+    let world = World::new("edited").await;
+    let uid = world.create(world.manifest()).await.uid().unwrap();
+    world.set_status(json!({"phase": "Migrating"})).await;
+    let api = world.new.api(&world.client, "v1");
+    for (name, color) in [
+        ("widget-0000", "green"),
+        ("widget-0001", "red"),
+        ("left-over", "green"),
+    ] {
+        let mut copy = world.new.widget("v1", name);
+        copy.annotations_mut()
+            .insert(MIGRATION_UID_ANNOTATION.to_owned(), uid.clone());
+        copy.data = json!({"spec": {"size": 1, "color": color}});
+        let ours = PostParams {
+            field_manager: Some("exuvia-datastore".to_owned()),
+            ..PostParams::default()
+        };
+        api.create(&ours, &copy).await.unwrap();
+    }
+    let edit = Patch::Merge(json!({"metadata": {"labels": {"by": "hand"}}}));
+    for name in ["widget-0001", "left-over"] {
+        api.patch(name, &PatchParams::apply("kubectl-edit"), &edit)
+            .await
+            .unwrap();
+    }
+    let output = world.exuvia(&["conflicts", "edited"]).await;
+    let said = printed(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with(
+            "Widget.new.edited.example.com default/left-over (its source is gone)\n  this migration made it, and somebody else has \
+             edited it since\n\nWidget.new.edited.example.com default/widget-0001 (from Widget.old.edited.example.com \
+             default/widget-0001)\n  this migration made it, and somebody else has edited it since\n  FIELD"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n  metadata.labels")
+            && said.contains("\n  spec.color ")
+            && !said.contains("migration-uid"),
+        "{said}"
+    );
+    assert!(
+        said.contains("edited: 2 conflicts; delete the edited copy"),
+        "{said}"
+    );
 }

@@ -164,3 +164,21 @@ async fn behind_an_apiservice_a_plan_says_that_targets_cannot_be_looked_at() {
         assert!(said.contains("is in front of the targets"), "{said}");
     }
 }
+
+#[tokio::test]
+async fn a_storage_migration_of_a_kind_that_is_moved_says_by_what() {
+    let world = World::new("held-kind").await;
+    world.create(world.manifest()).await;
+    world
+        .set_status(json!({"phase": "Migrating", "step": "Copying", "frozenAt": "2026-11-17T10:00:00Z"}))
+        .await;
+    let crd = format!("widgets.{}", world.old.group());
+    let output = exuvia(world.kubeconfig(), &["storage", "migrate", &crd, "--dry-run"]).await;
+    let said = printed(&output);
+    assert!(
+        said.contains(&format!(
+            "note: {crd}: the DatastoreMigration held-kind (Migrating) moves its objects away, and freezes them"
+        )),
+        "{said}"
+    );
+}

@@ -2,12 +2,16 @@
 
 use std::process::Command;
 
+use exuvia_api::{DATASTORE_FINALIZER, OPERATOR_ANNOTATION};
 use exuvia_testenv::until;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::binary::{json_of, printed, text};
+use crate::binary::{self, json_of, printed, text};
 use crate::terminal::AtTerminal;
 use crate::world::World;
 
@@ -58,6 +62,97 @@ async fn a_migration_that_nobody_looked_at_says_so_and_one_that_runs_shows_bars_
         printed(&output),
         "error: DatastoreMigration \"showm\" not found: did you mean shown?\n"
     );
+}
+
+/// Whether somebody will carry it out shows in the Lease of the operator, by the server's clock.
+#[tokio::test]
+async fn where_no_operator_runs_status_and_abort_say_so() {
+    let world = World::new("alone").await;
+    let mut manifest = world.manifest();
+    manifest["metadata"]["annotations"] = json!({OPERATOR_ANNOTATION: "default/alone"});
+    manifest["metadata"]["finalizers"] = json!([DATASTORE_FINALIZER]);
+    world.create(manifest).await;
+    world.set_status(copying(5)).await;
+    let status = async |args: &[&str]| {
+        let output = world.exuvia(&[&["status", "alone"], args].concat()).await;
+        assert!(output.status.success(), "{}", printed(&output));
+        text(&output.stdout)
+    };
+    let said = status(&[]).await;
+    assert!(
+        said.contains(
+            "the Lease default/alone does not exist, so no operator holds it: nothing will happen until one runs"
+        ) && said.contains("`kubectl annotate datastoremigration alone exuvia.dev/operator-`"),
+        "{said}"
+    );
+    // One that nobody holds, with a time from a clock that is wrong.
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), "default");
+    let mut lease: Lease = serde_json::from_value(json!({
+        "metadata": {"name": "alone"},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 3600, "renewTime": "2001-01-01T00:00:00.000000Z"},
+    }))
+    .unwrap();
+    lease = leases.create(&PostParams::default(), &lease).await.unwrap();
+    let said = status(&[]).await;
+    assert!(
+        said.contains("no operator holds the Lease default/alone since 20") && !said.contains("2001"),
+        "{said}"
+    );
+    let output = world.exuvia(&["abort", "alone"]).await;
+    let said = printed(&output);
+    assert!(
+        output.status.success() && said.contains("note: no operator holds the Lease default/alone since "),
+        "{said}"
+    );
+    // A user who may not read it is not told more than is known.
+    let reader = world.control_plane.user("alone-reader", &[]).unwrap();
+    bind_reader(&world.client).await;
+    let output = binary::exuvia(reader.kubeconfig().unwrap(), &["datastore", "status", "alone"]).await;
+    let said = printed(&output);
+    assert!(
+        said.contains(
+            "whether an operator runs is not known, because the Lease default/alone cannot be read"
+        ),
+        "{said}"
+    );
+    // Somebody holds it.
+    lease.spec.as_mut().unwrap().holder_identity = Some("pod-1".to_owned());
+    leases
+        .replace("alone", &PostParams::default(), &lease)
+        .await
+        .unwrap();
+    assert!(!status(&[]).await.contains("Lease"));
+    let answer: Value = serde_json::from_str(&status(&["-o", "json"]).await).unwrap();
+    assert_eq!(
+        answer["operator"],
+        json!({"lease": "default/alone", "state": "Running"})
+    );
+    // The one that is given is looked at.
+    let said = status(&["--lease-namespace", "default", "--lease-name", "other"]).await;
+    assert!(said.contains("the Lease default/other does not exist"), "{said}");
+    let none = json!({"metadata": {"finalizers": null}});
+    let (api, params) = (world.api(), PatchParams::default());
+    api.patch("alone", &params, &Patch::Merge(none)).await.unwrap();
+}
+
+/// Lets that user read migrations.
+async fn bind_reader(client: &kube::Client) {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "alone-reader"},
+        "rules": [{"apiGroups": ["exuvia.dev"], "resources": ["datastoremigrations"], "verbs": ["get", "list"]}],
+    }))
+    .unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "alone-reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "alone-reader"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "alone-reader"}],
+    }))
+    .unwrap();
+    let params = PostParams::default();
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.create(&params, &role).await.unwrap();
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    bindings.create(&params, &binding).await.unwrap();
 }
 
 #[tokio::test]

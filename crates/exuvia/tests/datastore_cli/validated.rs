@@ -83,6 +83,21 @@ fn each_fault_has_its_file_line_and_column() {
             "m.yaml:6:3: spec.mapings: unknown field: did you mean mappings?",
         ),
         (
+            "    convert:\n",
+            "    covnert:\n",
+            "m.yaml:10:5: spec.mappings[0].covnert: unknown field: did you mean convert?",
+        ),
+        (
+            "apiVersion: exuvia.dev/v1beta1\n",
+            "",
+            "m.yaml:1:1: apiVersion: the field is missing: expected exuvia.dev/v1beta1",
+        ),
+        (
+            "exuvia.dev/v1beta1",
+            "exuvia.de/v1beta1",
+            "m.yaml:1:13: apiVersion: unknown version: expected exuvia.dev/v1beta1",
+        ),
+        (
             "  name: widgets",
             "  nam: widgets",
             "m.yaml:3:1: metadata.name: the field is missing: expected a name",
@@ -231,13 +246,100 @@ fn paths_are_checked_against_the_crds_that_are_given() {
         said.contains("Widget.example.com does not have spec.color;"),
         "{said}"
     );
-    // A CRD that is not given says nothing.
-    write(directory.path(), "m.yaml", VALID);
-    let (code, _, said) = offline(directory.path(), "datastore validate -f m.yaml --crds old.yaml");
-    assert_eq!(code, Some(0), "{said}");
+    // A kind that no CRD has is a slip, or its CRD was forgotten.
+    for (before, after, expected) in [
+        (
+            "",
+            "",
+            "m.yaml:9:5: spec.mappings[0].to: no CRD was found for kind Widget in group example.com: give its manifest with --crds, too\n",
+        ),
+        (
+            "[Widget]",
+            "[Widgte]",
+            "m.yaml:8:57: spec.mappings[0].from.kinds[0]: no CRD was found for kind Widgte in group \
+          old.example.com: did you mean kind Widget?\n",
+        ),
+        (
+            "group: old.e",
+            "group: odl.e",
+            "m.yaml:8:57: spec.mappings[0].from.kinds[0]: no CRD was found for kind Widget in group \
+          odl.example.com: did you mean group old.example.com?\n",
+        ),
+    ] {
+        write(directory.path(), "m.yaml", &VALID.replacen(before, after, 1));
+        let (code, printed, said) = offline(directory.path(), "datastore validate -f m.yaml --crds old.yaml");
+        assert_eq!(code, Some(1), "{printed}{said}");
+        assert!(printed.contains(expected), "{expected}in {printed}{said}");
+    }
+}
+
+/// An expression that reads what no object can have would fail for each of them.
+#[test]
+fn fields_that_expressions_read_are_checked_against_the_crds() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = crd("old.example.com", "{width: {type: integer}}");
+    let new = crd("example.com", "{size: {type: integer}}");
+    write(directory.path(), "crds.yaml", &format!("{old}---\n{new}"));
+    let validated = |value: &str| {
+        let text = VALID.replace("object.spec.?width.orValue(1) * 2", value);
+        write(directory.path(), "m.yaml", &text);
+        offline(directory.path(), "datastore validate -f m.yaml --crds crds.yaml")
+    };
+    let (code, printed, said) = validated("1 + object.spec.widht");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert_eq!(
+        printed,
+        "m.yaml:12:18: spec.mappings[0].convert[0].value: unknown field spec.widht of Widget.old.example.com: the expression fails for \
+         every object; did you mean width?\n1 DatastoreMigration: 1 fault\n"
+    );
+    let (code, printed, said) = validated("object.spec.?widht.orValue(1)");
+    assert_eq!(code, Some(0), "{printed}{said}");
     assert!(
-        said.contains("no CRD was found for kind Widget in group example.com, so its fields are not checked"),
+        said.contains(
+            "unknown field spec.widht of Widget.old.example.com: it is always absent; did you mean width?"
+        ),
         "{said}"
+    );
+    let (code, printed, said) = validated("\"has(object.spec.depth) ? object.spec.depth : 1\"");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
+}
+
+#[test]
+fn a_freeze_that_may_be_too_short_is_noted() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = VALID.replace("spec:\n", "spec:\n  freeze: {maxDuration: 30s}\n");
+    write(directory.path(), "m.yaml", &text);
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f m.yaml");
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert!(
+        said.starts_with("note: m.yaml:6:25: spec.freeze.maxDuration: freeze.maxDuration (30s) is short: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_migration_that_stands_twice_in_a_file_is_a_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "m.yaml", &format!("{VALID}---\n{VALID}"));
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f m.yaml");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert_eq!(
+        printed,
+        "m.yaml:18:9: metadata.name: the name is used twice in this file, first in line 4: give each migration its own\n2 \
+         DatastoreMigrations: 1 fault\n"
+    );
+}
+
+/// YAML allows no tab where a line begins, and editors show it as spaces.
+#[test]
+fn a_tab_that_indents_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "m.yaml", &VALID.replace("    from:", "\tfrom:"));
+    let (code, printed, said) = offline(directory.path(), "datastore validate -f m.yaml");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert!(
+        printed.starts_with("m.yaml:8:1: this is not valid YAML: a tab indents this line; expected spaces\n"),
+        "{printed}"
     );
 }
 

@@ -41,6 +41,10 @@ fn cases() -> Vec<(&'static str, String)> {
             "error: invalid command \"abrt\": did you mean `exuvia datastore abort`?",
         ),
         is(
+            "datastore statsu",
+            "error: invalid command \"statsu\": did you mean `exuvia datastore status`?",
+        ),
+        is(
             "datastore wash",
             "error: invalid command \"wash\": expected validate, plan, start, status, conflicts, cutover, abort, retry, thaw, \
              verify, render or help",
@@ -97,6 +101,20 @@ fn cases() -> Vec<(&'static str, String)> {
              spec.mappings[0].name: the field is missing",
         ),
         is("datastore start -f m.yaml --kubeconfig kc", UNREACHABLE),
+        is(
+            "datastore start -f tight.yaml",
+            "error: tight.yaml:9:37: spec.freeze.maxDuration: freeze.maxDuration (20s) is not longer than freeze.drain (30s): \
+             everything would be frozen, and undone before an object is copied; expected more than the drain and the copy take",
+        ),
+        is(
+            "rbac -f bad-cel.yaml",
+            "error: bad-cel.yaml:9:47: spec.mappings[0].convert[0].value: invalid expression: a comparison is written ==, not =",
+        ),
+        is("rbac -f m.yaml --kubeconfig kc", UNREACHABLE),
+        is(
+            "rbac -f cm.yaml",
+            "error: invalid --filename \"cm.yaml\": expected a manifest of a DatastoreMigration",
+        ),
         is(
             "datastore status --watch --interval 0s",
             "error: invalid --interval \"0s\": expected more than 0s, such as 5s",
@@ -165,6 +183,14 @@ fn a_wrong_invocation_is_answered_with_one_sentence() {
         ("m.yaml", MIGRATION),
         ("two.yaml", &format!("{MIGRATION}---\n{MIGRATION}")),
         ("wrong.yaml", &MIGRATION.replace("- name: all", "- nam: all")),
+        (
+            "tight.yaml",
+            &format!("{MIGRATION}  freeze: {{drain: 30s, maxDuration: 20s}}\n"),
+        ),
+        (
+            "bad-cel.yaml",
+            &format!("{MIGRATION}    convert: [{{path: spec.a, value: \"object.a = 2\"}}]\n"),
+        ),
         (
             "cm.yaml",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",

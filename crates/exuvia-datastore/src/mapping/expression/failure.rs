@@ -1,6 +1,7 @@
 //! Why an evaluation failed, in words without values: the crate's errors quote the values they met, which may be secret.
 
 use cel::ExecutionError;
+use exuvia_api::counted;
 
 use super::budget::OURS;
 
@@ -41,7 +42,7 @@ pub(super) fn describe(error: &ExecutionError, source: &str) -> String {
         ExecutionError::UnsupportedKeyType(_) => "a value of this type cannot be the key of a map".to_owned(),
         ExecutionError::ValuesNotComparable(..) => "values of these types cannot be compared".to_owned(),
         ExecutionError::InvalidArgumentCount { expected, actual } => {
-            format!("expected {expected} arguments, not {actual}")
+            format!("expected {}, not {actual}", counted(*expected as u64, "argument"))
         }
         _ => "the evaluation failed".to_owned(),
     }

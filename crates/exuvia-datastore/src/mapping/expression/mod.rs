@@ -5,6 +5,7 @@ mod charge;
 mod failure;
 mod functions;
 mod names;
+mod reads;
 mod scan;
 mod text;
 mod values;
@@ -19,6 +20,8 @@ use cel::common::types::CelBool;
 use cel::common::value::CowVal;
 use cel::{Context, ParseErrors};
 use serde_json::Value;
+
+pub use self::reads::{FieldRead, ReadStep};
 
 /// How long an expression may be, in bytes.
 pub(crate) const MAX_EXPRESSION_BYTES: usize = 8192;
@@ -39,6 +42,7 @@ pub(super) struct Rejected {
 pub(super) struct Program {
     source: String,
     tree: IdedExpr,
+    reads: Vec<FieldRead>,
 }
 
 /// What expressions see: the object, and perhaps more.
@@ -90,6 +94,7 @@ impl Program {
         })?;
         Ok(Self {
             source: source.to_owned(),
+            reads: reads::reads(&tree, &places),
             tree: charge::charged(tree),
         })
     }
@@ -97,6 +102,11 @@ impl Program {
     /// The text that was compiled.
     pub(super) fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The fields of the object that it reads.
+    pub(super) fn reads(&self) -> &[FieldRead] {
+        &self.reads
     }
 
     /// Evaluates to JSON; `None` is `optional.none()`. It must be called on a thread of the pool.
@@ -166,11 +176,22 @@ fn syntax(errors: &ParseErrors) -> Rejected {
     // What follows are all tokens of the grammar, or the rest of the expression.
     let reason = reason.split(" expecting {").next().unwrap_or_default();
     let reason: String = reason.chars().take(MAX_REASON_CHARACTERS).collect();
+    if is_assignment(&reason) {
+        return Rejected {
+            position,
+            problem: "invalid expression: a comparison is written ==, not =".to_owned(),
+        };
+    }
     let problem = match reason.as_str() {
         "" | "UNKNOWN" => "invalid expression: the parser gave up".to_owned(),
         reason => format!("invalid expression: {reason}"),
     };
     Rejected { position, problem }
+}
+
+/// Whether the parser stumbled over a single `=`: CEL has no assignment.
+fn is_assignment(reason: &str) -> bool {
+    ["'='", "'= '", "\"=\""].iter().any(|sign| reason.contains(sign))
 }
 
 /// Where a node begins.

@@ -1,7 +1,7 @@
 //! Which names an expression may use: what is unknown is said when it is compiled, not when the first object comes.
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
-use exuvia_api::nearest;
+use exuvia_api::{counted, nearest};
 
 use super::text;
 
@@ -278,11 +278,11 @@ fn known_function(node: u64, call: &CallExpr, namespace: Option<&str>) -> Result
     let given = call.args.len();
     if given < *least || given > *most {
         let expected = if least == most {
-            least.to_string()
+            counted(*least as u64, "argument")
         } else {
-            format!("{least} or {most}")
+            format!("{least} or {most} arguments")
         };
-        return problem(format!("{name} takes {expected} arguments, not {given}"));
+        return problem(format!("{name} takes {expected}, not {given}"));
     }
     if name == "matches"
         && let Some(Expr::Literal(LiteralValue::String(source))) = call.args.last().map(|arg| &arg.expr)

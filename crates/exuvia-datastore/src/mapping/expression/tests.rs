@@ -270,7 +270,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         ("contains('a', 'b')", (1, 9), "expected x.contains()"),
         ("'a'.json()", (1, 9), "expected json(x)"),
-        ("size()", (1, 5), "takes 1 arguments, not 0"),
+        ("size()", (1, 5), "takes 1 argument, not 0"),
         ("'a'.replace('b')", (1, 12), "takes 2 or 3 arguments"),
         ("math.greatest(1, 2)", (1, 14), "unknown function"),
         ("cel.bind(x, 1)", (1, 9), "unknown function"),

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use crate::cli::args::ClusterArgs;
 use crate::cli::exit_codes;
 use crate::cli::output::Format;
-use crate::cli::values::{interval, object_name};
+use crate::cli::values::{interval, namespace, object_name};
 
 /// What people need to know before they use any of it.
 const ABOUT: &str = "Words: the source is the kinds that objects are moved away from, the target those that they become; a \
@@ -43,11 +43,11 @@ pub enum DatastoreCommand {
     #[command(after_long_help = exit_codes::CONFLICTS)]
     Conflicts(NamedArgs),
     /// Let a migration that waits before its commit go on: clears cutover.hold
-    Cutover(SteerArgs),
+    Cutover(OperatedArgs),
     /// Delete a migration, which undoes it; after its commit only with --cleanup, as nothing is undone then
     Abort(AbortArgs),
     /// Let a migration that has failed begin again
-    Retry(SteerArgs),
+    Retry(OperatedArgs),
     /// Let people write to the source of a migration that was deleted with cleanup.source: `KeepFrozen`
     Thaw(SteerArgs),
     /// Read every source and every target again, and count those with and without the other
@@ -60,6 +60,18 @@ pub enum DatastoreCommand {
     /// cannot be converted, no file is written.
     #[command(after_long_help = exit_codes::RENDER)]
     Render(RenderArgs),
+}
+
+/// Which operator is asked about: whether it runs is seen from its Lease.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LeaseArgs {
+    /// The name of the operator's Lease, by which is seen whether one runs [default: that of the operator that carries the
+    /// migration out, otherwise exuvia]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
+    pub lease_name: Option<String>,
+    /// The namespace of the operator's Lease [default: that of the operator that carries the migration out, otherwise any]
+    #[arg(long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub lease_namespace: Option<String>,
 }
 
 /// Arguments of `exuvia datastore validate`.
@@ -105,6 +117,9 @@ pub struct StartArgs {
     /// With --watch: how often to look
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval, requires = "watch")]
     pub interval: Duration,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub lease: LeaseArgs,
     /// The kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
@@ -125,6 +140,9 @@ pub struct DatastoreStatusArgs {
     /// With --watch: how often to look
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval, requires = "watch")]
     pub interval: Duration,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub lease: LeaseArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cluster: ClusterArgs,
@@ -155,12 +173,26 @@ pub struct SteerArgs {
     pub context: Option<String>,
 }
 
+/// A migration to do something about that an operator must carry out then.
+#[derive(Clone, Debug, Args)]
+pub struct OperatedArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub steer: SteerArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub lease: LeaseArgs,
+}
+
 /// Arguments of `exuvia datastore abort`.
 #[derive(Clone, Debug, Args)]
 pub struct AbortArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub steer: SteerArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub lease: LeaseArgs,
     /// Also delete a migration that has converged. Nothing is undone: the targets stay, and cleanup.source says what becomes of
     /// the source (by default it stays, and nobody can create or update its objects until `exuvia datastore thaw NAME`)
     #[arg(long)]

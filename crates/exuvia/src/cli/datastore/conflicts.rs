@@ -25,7 +25,11 @@ struct Conflict {
     #[serde(skip_serializing_if = "String::is_empty")]
     namespace: String,
     name: String,
+    /// Empty if it is gone.
     source: String,
+    /// This migration made it, and somebody else has edited it since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    edited_copy: bool,
     differences: Vec<Shown>,
 }
 
@@ -78,17 +82,34 @@ fn text(name: &str, conflicts: &[Conflict]) -> String {
     let mut text = String::new();
     for conflict in conflicts {
         let target = object(&conflict.kind, &conflict.namespace, &conflict.name);
-        text.push_str(&format!("{target} (from {})\n", conflict.source));
-        let rows: Vec<Vec<String>> = conflict.differences.iter().map(Shown::row).collect();
-        let rows = table(&["FIELD", "SOURCE WOULD BECOME", "TARGET IS"], &rows);
-        text.extend(rows.lines().map(|line| format!("  {line}\n")));
+        let from = match conflict.source.as_str() {
+            "" => "its source is gone".to_owned(),
+            source => format!("from {source}"),
+        };
+        text.push_str(&format!("{target} ({from})\n"));
+        if conflict.edited_copy {
+            text.push_str("  this migration made it, and somebody else has edited it since\n");
+        }
+        if !conflict.differences.is_empty() {
+            let rows: Vec<Vec<String>> = conflict.differences.iter().map(Shown::row).collect();
+            let rows = table(&["FIELD", "SOURCE WOULD BECOME", "TARGET IS"], &rows);
+            text.extend(rows.lines().map(|line| format!("  {line}\n")));
+        }
         text.push('\n');
     }
+    let edited = conflicts.iter().filter(|conflict| conflict.edited_copy).count();
+    let advice = match (edited, conflicts.len() - edited) {
+        (0, _) => "change or delete the target, change the source, or set conflicts.policy: PreferTarget",
+        (_, 0) => "delete the edited copy, and it is made again if it still has a source",
+        _ => {
+            "change or delete the target, change the source, or set conflicts.policy: PreferTarget; delete edited copies, which are \
+             made again if they still have a source"
+        }
+    };
     text.push_str(&match conflicts.len() as u64 {
         0 => format!("{name}: no target differs\n"),
         found => format!(
-            "{name}: {}; change or delete the target, change the source, or set conflicts.policy: PreferTarget, and the migration \
-             goes on by itself\n",
+            "{name}: {}; {advice}, and the migration goes on by itself\n",
             counted(found, "conflict")
         ),
     });
@@ -106,6 +127,7 @@ impl Conflict {
             kind: differing.kind,
             namespace: differing.namespace,
             name: differing.name,
+            edited_copy: differing.is_edited_copy,
             differences: differing
                 .differences
                 .into_iter()
@@ -172,6 +194,7 @@ mod tests {
             source_kind: "Widget.old.dev".into(),
             source_namespace: "shop".into(),
             source_name: "a".into(),
+            is_edited_copy: false,
             differences: vec![Difference {
                 path: "spec.token".into(),
                 source: json!("CANARY"),
@@ -184,10 +207,23 @@ mod tests {
             hidden.contains("spec.token  text                 absent"),
             "{hidden}"
         );
-        let shown = text("move", &[Conflict::new(differing, true)]);
+        let shown = text("move", &[Conflict::new(differing.clone(), true)]);
         assert!(
             shown.contains("spec.token  CANARY               absent"),
             "{shown}"
+        );
+        let edited = Differing {
+            is_edited_copy: true,
+            source_kind: String::new(),
+            source_namespace: String::new(),
+            source_name: String::new(),
+            differences: Vec::new(),
+            ..differing
+        };
+        assert_eq!(
+            text("move", &[Conflict::new(edited, false)]),
+            "Widget.new.dev shop/a (its source is gone)\n  this migration made it, and somebody else has edited it since\n\nmove: 1 \
+             conflict; delete the edited copy, and it is made again if it still has a source, and the migration goes on by itself\n"
         );
     }
 }

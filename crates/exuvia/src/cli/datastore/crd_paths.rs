@@ -1,10 +1,14 @@
 //! Paths of a mapping against the schemas of the CRDs: fields that the target does not have, or the source never had.
 
-use exuvia_api::{DatastoreMigration, Mapping};
+use exuvia_api::{DatastoreMigration, Mapping, nearest};
+use exuvia_datastore::mapping::Mappings;
 use exuvia_lint::Segment;
 use serde_json::Value;
 
-use super::manifest::{Fault, Manifest, segments, shown};
+use super::field_path::{segments, shown};
+use super::manifest::{Fault, Manifest};
+use super::read_paths;
+use crate::cli::refusal::or;
 
 /// Deeper fields are not compared: nobody reads so many notes, and a schema may repeat itself.
 const MAX_DEPTH: usize = 12;
@@ -14,8 +18,8 @@ const MAX_NAMED: usize = 20;
 /// The CRDs that were given or found.
 pub(super) struct Schemas {
     crds: Vec<Value>,
-    /// They are all that there are: one that is missing is a fault.
-    pub(super) complete: bool,
+    /// They are those of a cluster, and not of files.
+    of_cluster: bool,
 }
 
 /// What the CRDs say of a mapping.
@@ -26,8 +30,8 @@ pub(super) struct Answer {
 }
 
 impl Schemas {
-    pub(super) fn new(crds: Vec<Value>, complete: bool) -> Self {
-        Self { crds, complete }
+    pub(super) fn new(crds: Vec<Value>, of_cluster: bool) -> Self {
+        Self { crds, of_cluster }
     }
 
     /// Whether a document is a CRD.
@@ -38,49 +42,88 @@ impl Schemas {
                 .is_some_and(|version| version.starts_with("apiextensions.k8s.io/"))
     }
 
-    /// The schema of a kind at a version; otherwise why it is missing.
-    fn find(&self, group: &str, version: &str, kind: &str) -> Result<&Value, Missing> {
+    /// The schema of a kind at a version; otherwise what is missing, in words. One that keeps whatever it is given is null.
+    fn find(&self, group: &str, version: &str, kind: &str) -> Result<&Value, String> {
         let is_meant = |crd: &&Value| crd["spec"]["group"] == group && crd["spec"]["names"]["kind"] == kind;
         let Some(crd) = self.crds.iter().find(is_meant) else {
-            return Err(Missing::Crd);
+            return Err(format!(
+                "no CRD was found for kind {kind} in group {group}{}",
+                self.meant(group, kind)
+            ));
         };
-        let mut versions = crd["spec"]["versions"].as_array().into_iter().flatten();
-        match versions.find(|served| served["name"] == version) {
-            Some(served) if served["served"] != false => Ok(&served["schema"]["openAPIV3Schema"]),
-            _ => Err(Missing::Version),
+        let versions = || crd["spec"]["versions"].as_array().into_iter().flatten();
+        let is_served = |version: &&Value| version["served"] != false;
+        let mut served = versions().filter(is_served);
+        match served.find(|served| served["name"] == version) {
+            Some(_) if crd["spec"]["preserveUnknownFields"] == true => Ok(&Value::Null),
+            Some(served) => Ok(&served["schema"]["openAPIV3Schema"]),
+            None => {
+                let names = versions()
+                    .filter(is_served)
+                    .filter_map(|version| version["name"].as_str());
+                let names: Vec<String> = names.map(str::to_owned).collect();
+                Err(format!(
+                    "the CRD for kind {kind} in group {group} does not serve version {version}: expected {}",
+                    or(&names)
+                ))
+            }
+        }
+    }
+
+    /// Which kind or group may be meant; otherwise what to do.
+    fn meant(&self, group: &str, kind: &str) -> String {
+        let named = |crd: &Value| {
+            let of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            (of(&crd["spec"]["group"]), of(&crd["spec"]["names"]["kind"]))
+        };
+        let all: Vec<(String, String)> = self.crds.iter().map(named).collect();
+        let kinds = all
+            .iter()
+            .filter(|(of, _)| of == group)
+            .map(|(_, kind)| kind.as_str());
+        let groups = all
+            .iter()
+            .filter(|(_, of)| of == kind)
+            .map(|(group, _)| group.as_str());
+        let (kinds, groups) = (nearest(kind, kinds), nearest(group, groups));
+        let (what, meant) = if kinds.is_empty() {
+            ("group", groups)
+        } else {
+            ("kind", kinds)
+        };
+        let meant: Vec<String> = meant.into_iter().map(str::to_owned).collect();
+        match (meant.as_slice(), self.of_cluster) {
+            ([], true) => String::new(),
+            ([], false) => ": give its manifest with --crds, too".to_owned(),
+            (meant, _) => format!(": did you mean {what} {}?", or(meant)),
         }
     }
 
     /// Checks every mapping of a migration.
-    pub(super) fn check(&self, manifest: &Manifest, migration: &DatastoreMigration) -> Answer {
+    pub(super) fn check(
+        &self,
+        manifest: &Manifest,
+        migration: &DatastoreMigration,
+        mappings: &Mappings,
+    ) -> Answer {
         let mut answer = Answer::default();
         for (number, mapping) in migration.spec.mappings.iter().enumerate() {
             let at = format!("spec.mappings[{number}]");
-            for kind in &mapping.from.kinds {
-                let to = match mapping.to.kind.as_str() {
-                    "" => kind,
-                    given => given,
+            let mut sources = Vec::new();
+            for (index, kind) in mapping.from.kinds.iter().enumerate() {
+                let (to, at_target) = match mapping.to.kind.as_str() {
+                    "" => (kind.as_str(), format!("{at}.to")),
+                    given => (given, format!("{at}.to.kind")),
                 };
                 let (from, target) = (&mapping.from, &mapping.to);
                 let source = self.find(&from.group, &from.version, kind);
                 let found = self.find(&target.group, &target.version, to);
-                for (side, result, (group, version, kind)) in [
-                    ("from", &source, (&from.group, &from.version, kind.as_str())),
-                    ("to", &found, (&target.group, &target.version, to)),
+                for (at, result) in [
+                    (format!("{at}.from.kinds[{index}]"), &source),
+                    (at_target, &found),
                 ] {
-                    if let Err(missing) = result {
-                        let problem = missing.said(group, version, kind);
-                        if self.complete || *missing == Missing::Version {
-                            answer
-                                .faults
-                                .push(manifest.fault(&segments(&format!("{at}.{side}")), problem));
-                        } else {
-                            let note = format!(
-                                "{}: {at}.{side}: {problem}, so its fields are not checked",
-                                manifest.file
-                            );
-                            answer.notes.push(note);
-                        }
+                    if let Err(problem) = result {
+                        answer.faults.push(manifest.fault(&segments(&at), problem));
                     }
                 }
                 let kind = format!("{to}.{}", target.group);
@@ -90,30 +133,23 @@ impl Schemas {
                 if let Ok(schema) = source {
                     removed(manifest, mapping, &at, schema, &mut answer);
                 }
-                if let (Ok(source), Ok(target)) = (source, found) {
+                if let (Ok(source), Ok(target)) = (&source, &found) {
                     left_over(manifest, mapping, &at, (source, target), &kind, &mut answer);
                 }
+                sources.extend(source);
+            }
+            // Of a kind that is not known nothing is certain.
+            if sources.len() == mapping.from.kinds.len() {
+                let source = match mapping.from.kinds.as_slice() {
+                    [kind] => format!("{kind}.{}", mapping.from.group),
+                    kinds => format!("{} of {}", kinds.join(", "), mapping.from.group),
+                };
+                read_paths::check(manifest, &mappings.reads(number), &source, &sources, &mut answer);
             }
         }
+        answer.faults.dedup();
         answer.notes.dedup();
         answer
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
-    Crd,
-    Version,
-}
-
-impl Missing {
-    fn said(self, group: &str, version: &str, kind: &str) -> String {
-        match self {
-            Self::Crd => format!("no CRD was found for kind {kind} in group {group}"),
-            Self::Version => {
-                format!("the CRD for kind {kind} in group {group} does not serve version {version}")
-            }
-        }
     }
 }
 
@@ -168,13 +204,14 @@ fn first_unknown(schema: &Value, path: &[Segment]) -> Option<String> {
     None
 }
 
-enum Below<'a> {
+pub(super) enum Below<'a> {
     Known(&'a Value),
     Anything,
     Unknown,
 }
 
-fn below<'a>(schema: &'a Value, key: &str) -> Below<'a> {
+/// What a schema says of a field.
+pub(super) fn below<'a>(schema: &'a Value, key: &str) -> Below<'a> {
     if let Some(property) = schema["properties"].get(key) {
         return Below::Known(property);
     }

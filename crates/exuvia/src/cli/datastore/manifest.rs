@@ -4,13 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::bail;
-use exuvia_api::DatastoreMigration;
+use exuvia_api::{DatastoreMigration, GROUP, nearest};
+use exuvia_datastore::freeze::{Tight, tight};
 use exuvia_datastore::mapping::{InvalidSpec, Mappings};
 use exuvia_lint::{Input, Located, Place, Segment, Stream, streams};
 use kube::{CustomResourceExt, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::field_path::{segments, shown};
 use super::schema;
 use crate::cli::output::remark;
 use crate::cli::values::{existing, object_name};
@@ -52,8 +54,20 @@ pub(super) struct Manifest {
 /// What a manifest is good for.
 pub(super) struct Checked {
     pub(super) faults: Vec<Fault>,
+    /// What may go wrong, depending on the cluster.
+    pub(super) notes: Vec<String>,
     /// If there are no faults.
     pub(super) valid: Option<(DatastoreMigration, Mappings)>,
+}
+
+impl Checked {
+    fn without(faults: Vec<Fault>) -> Self {
+        Self {
+            faults,
+            notes: Vec::new(),
+            valid: None,
+        }
+    }
 }
 
 /// All `DatastoreMigration`s in these paths, and documents that cannot be read.
@@ -67,7 +81,27 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<(Vec<Manifest>, Vec<Faul
     if manifests.is_empty() && faults.is_empty() {
         faults = others; // that there are none would hide why
     }
+    faults.extend(twice(&manifests));
     Ok((manifests, faults))
+}
+
+/// Migrations that stand in a file more than once: the last would replace the others, or be refused.
+fn twice(manifests: &[Manifest]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (index, manifest) in manifests.iter().enumerate() {
+        let mut earlier = manifests[..index].iter();
+        let is_same = |other: &&Manifest| {
+            !manifest.name.is_empty() && (&other.file, &other.name) == (&manifest.file, &manifest.name)
+        };
+        if let Some(first) = earlier.find(is_same) {
+            let line = first.located.place(&segments("metadata.name")).line;
+            let problem = format!(
+                "the name is used twice in this file, first in line {line}: give each migration its own"
+            );
+            faults.push(manifest.fault(&segments("metadata.name"), problem));
+        }
+    }
+    faults
 }
 
 /// `faults` get what seems to be a migration and cannot be read, `others` get whatever else is not valid YAML.
@@ -80,7 +114,14 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
     let kind = DatastoreMigration::kind(&()).into_owned();
     for piece in &stream.pieces {
         if let Some((place, why)) = &piece.malformed {
-            let fault = unreadable(&stream.file, *place, format!("this is not valid YAML: {why}"));
+            let fault = match indenting_tab(text, *place).filter(|_| why.contains("tab")) {
+                Some(tab) => {
+                    let problem =
+                        "this is not valid YAML: a tab indents this line; expected spaces".to_owned();
+                    unreadable(&stream.file, tab, problem)
+                }
+                None => unreadable(&stream.file, *place, format!("this is not valid YAML: {why}")),
+            };
             if text[piece.bytes.clone()].contains(&kind) {
                 faults.push(fault);
             } else {
@@ -88,8 +129,7 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
             }
         }
         let is_one = |document: &&Located| {
-            let version = document.text("apiVersion").unwrap_or_default();
-            document.text("kind") == Some(&kind) && version.starts_with("exuvia.dev/")
+            document.text("kind") == Some(&kind) && is_our_version(document.text("apiVersion"))
         };
         for located in piece.documents.iter().filter(is_one) {
             match located.value() {
@@ -104,6 +144,28 @@ fn add(stream: &Stream, manifests: &mut Vec<Manifest>, faults: &mut Vec<Fault>, 
             }
         }
     }
+}
+
+/// The first tab that indents a line, from this place on: the parser says where it stumbled, which may be a line before.
+fn indenting_tab(text: &str, from: Place) -> Option<Place> {
+    let lines = text.lines().enumerate().skip(from.line.saturating_sub(1));
+    let mut tabs = lines.filter_map(|(index, line)| {
+        let tab = line
+            .chars()
+            .take_while(|c| c.is_whitespace())
+            .position(|c| c == '\t')?;
+        Some(Place {
+            line: index + 1,
+            column: tab + 1,
+        })
+    });
+    tabs.next()
+}
+
+/// Whether a document with our kind is meant for us: other projects have kinds of the same name.
+fn is_our_version(version: Option<&str>) -> bool {
+    let group = version.map(|version| version.split('/').next().unwrap_or_default());
+    group.is_none_or(|group| group == GROUP || !nearest(group, [GROUP]).is_empty())
 }
 
 fn unreadable(file: &str, place: Place, problem: String) -> Fault {
@@ -137,21 +199,45 @@ pub(super) fn only(path: &PathBuf) -> anyhow::Result<(DatastoreMigration, Mappin
     };
     let checked = manifest.check();
     faults.extend(checked.faults);
+    for note in &checked.notes {
+        remark(&format!("note: {note}"));
+    }
     match checked.valid {
         Some(valid) if faults.is_empty() => Ok(valid),
-        _ => {
-            let (last, others) = faults
-                .split_last()
-                .map_or((None, &[][..]), |(last, others)| (Some(last), others));
-            for fault in others {
-                remark(&format!("error: {fault}"));
-            }
-            match last {
-                Some(last) => bail!("{last}"),
-                None => bail!("invalid --filename \"{shown}\": it cannot be read as a DatastoreMigration"),
-            }
-        }
+        _ => refuse(&faults),
     }
+}
+
+/// All migrations of a file, at least one. What is wrong with them is said, line by line.
+pub(in crate::cli) fn all(path: &PathBuf) -> anyhow::Result<Vec<DatastoreMigration>> {
+    let (manifests, mut faults) = read(std::slice::from_ref(path))?;
+    let mut valid = Vec::new();
+    for manifest in &manifests {
+        let checked = manifest.check();
+        faults.extend(checked.faults);
+        valid.extend(checked.valid.map(|(migration, _)| migration));
+    }
+    if !faults.is_empty() {
+        return refuse(&faults);
+    }
+    if valid.is_empty() {
+        bail!(
+            "invalid --filename \"{}\": expected a manifest of a DatastoreMigration",
+            path.display()
+        );
+    }
+    Ok(valid)
+}
+
+/// Each fault in a line; the last one is the error.
+fn refuse<T>(faults: &[Fault]) -> anyhow::Result<T> {
+    let Some((last, others)) = faults.split_last() else {
+        bail!("it cannot be read as a DatastoreMigration");
+    };
+    for fault in others {
+        remark(&format!("error: {fault}"));
+    }
+    bail!("{last}")
 }
 
 impl Manifest {
@@ -184,24 +270,34 @@ impl Manifest {
             faults.push(self.fault(&segments("metadata.name"), problem));
         }
         if !faults.is_empty() {
-            return Checked { faults, valid: None };
+            return Checked::without(faults);
         }
         let migration: DatastoreMigration = match serde_json::from_value(self.value.clone()) {
             Ok(migration) => migration,
             Err(error) => {
-                let faults = vec![self.fault(&[], error.to_string())];
-                return Checked { faults, valid: None };
+                return Checked::without(vec![self.fault(&[], error.to_string())]);
             }
         };
+        let mut notes = Vec::new();
+        match tight(&migration.spec.freeze) {
+            Some(Tight::Never(why)) => faults.push(self.fault(&segments("spec.freeze.maxDuration"), why)),
+            Some(Tight::Perhaps(why)) => {
+                let place = self.fault(&segments("spec.freeze.maxDuration"), why);
+                notes.push(place.to_string());
+            }
+            None => {}
+        }
         match Mappings::compile(&migration.spec) {
-            Ok(mappings) => Checked {
+            Ok(mappings) if faults.is_empty() => Checked {
                 faults,
+                notes,
                 valid: Some((migration, mappings)),
             },
-            Err(invalid) => Checked {
-                faults: invalid.iter().map(|invalid| self.invalid(invalid)).collect(),
-                valid: None,
-            },
+            Ok(_) => Checked::without(faults),
+            Err(invalid) => {
+                faults.extend(invalid.iter().map(|invalid| self.invalid(invalid)));
+                Checked::without(faults)
+            }
         }
     }
 
@@ -222,10 +318,13 @@ impl Manifest {
     }
 
     fn invalid(&self, invalid: &InvalidSpec) -> Fault {
-        let path = segments(&format!("spec.{}", invalid.path()));
-        let within = invalid.position();
+        self.fault_in(invalid.path(), invalid.position(), invalid.problem().to_owned())
+    }
+
+    /// A fault within the text of a field of the spec.
+    pub(super) fn fault_in(&self, field: &str, within: Option<(usize, usize)>, mut problem: String) -> Fault {
+        let path = segments(&format!("spec.{field}"));
         let exact = within.and_then(|within| self.located.place_in(&path, within, &self.text));
-        let mut problem = invalid.problem().to_owned();
         if let (None, Some((line, column))) = (exact, within) {
             problem = format!("at {line}:{column} of the expression: {problem}");
         }
@@ -239,9 +338,14 @@ fn schema_faults(value: &Value) -> Vec<schema::Fault> {
     let mut faults = Vec::new();
     let expected = format!("{}/{}", crd.spec.group, version.name);
     if value["apiVersion"] != expected.as_str() {
+        let problem = if value["apiVersion"].is_null() {
+            format!("the field is missing: expected {expected}")
+        } else {
+            format!("unknown version: expected {expected}")
+        };
         faults.push(schema::Fault {
             path: segments("apiVersion"),
-            problem: format!("unknown version: expected {expected}"),
+            problem,
             is_unknown: false,
         });
     }
@@ -267,73 +371,4 @@ fn schema_faults(value: &Value) -> Vec<schema::Fault> {
     }
     faults.extend(schema::faults(&schema, value));
     faults
-}
-
-/// A path as people write it: `spec.mappings[0].metadata.annotations["a.b/c"]`.
-pub(super) fn segments(text: &str) -> Vec<Segment> {
-    let mut found = Vec::new();
-    let mut rest = text;
-    while !rest.is_empty() {
-        if let Some(bracket) = rest.strip_prefix('[') {
-            let mut texts = serde_json::Deserializer::from_str(bracket).into_iter::<Value>();
-            let key = texts.next().and_then(Result::ok);
-            found.extend(match key {
-                Some(Value::String(key)) => Some(Segment::Key(key)),
-                Some(other) => other
-                    .as_u64()
-                    .and_then(|index| usize::try_from(index).ok())
-                    .map(Segment::Index),
-                None => None,
-            });
-            let end = bracket[texts.byte_offset()..].find(']');
-            let end = end.map_or(bracket.len(), |end| texts.byte_offset() + end + 1);
-            rest = &bracket[end..];
-        } else {
-            let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            if end > 0 {
-                found.push(Segment::Key(rest[..end].to_owned()));
-            }
-            rest = &rest[end..];
-        }
-        rest = rest.strip_prefix('.').unwrap_or(rest);
-    }
-    found
-}
-
-/// The opposite of [`segments`].
-pub(super) fn shown(path: &[Segment]) -> String {
-    let mut text = String::new();
-    for segment in path {
-        match segment {
-            Segment::Index(index) => text.push_str(&format!("[{index}]")),
-            Segment::Key(key) => {
-                let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-$".contains(c);
-                if !key.chars().all(is_plain) {
-                    text.push_str(&format!("[{key:?}]"));
-                } else if text.is_empty() {
-                    text.push_str(key);
-                } else {
-                    text.push_str(&format!(".{key}"));
-                }
-            }
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_read_as_they_are_written() {
-        for text in [
-            "spec.mappings[0].convert[12].value",
-            "spec.mappings[0].metadata.annotations[\"a.b/c\"]",
-            "metadata.labels[\"it\\\"s\"].x",
-            "",
-        ] {
-            assert_eq!(shown(&segments(text)), text);
-        }
-    }
 }

@@ -3,9 +3,12 @@
 mod args;
 mod conflicts;
 mod crd_paths;
-mod manifest;
+mod field_path;
+mod lease;
+pub(super) mod manifest;
 mod migrations;
 mod plan;
+mod read_paths;
 mod render;
 mod schema;
 mod start;

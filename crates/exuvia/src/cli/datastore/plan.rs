@@ -6,6 +6,7 @@ use anyhow::bail;
 use exuvia_api::{Blocker, ConflictPolicy, ConflictStatus, DatastoreMigration, DatastorePhase};
 use exuvia_datastore::Error;
 use exuvia_datastore::copy::{Findings, Mover};
+use exuvia_datastore::freeze::{Tight, tight};
 use exuvia_datastore::mapping::Mappings;
 use exuvia_datastore::plan::{Look, obstacles};
 use exuvia_runtime::servers::ApiServers;
@@ -41,6 +42,9 @@ struct Plan {
     blockers: Vec<Blocker>,
     /// The first targets that exist and differ.
     conflicts: Vec<ConflictStatus>,
+    /// How many of the blockers are about something else than an object; they come first.
+    #[serde(skip)]
+    obstacles: usize,
     /// How many refused objects are not among them.
     #[serde(skip)]
     unlisted: u64,
@@ -73,6 +77,9 @@ pub(super) async fn run(args: &DatastorePlanArgs) -> anyhow::Result<ExitCode> {
             let migration = migrations::get(&cluster, name.as_deref().unwrap_or_default()).await?;
             not_begun(&migration)?;
             let mappings = migrations::mappings(&migration)?;
+            if let Some(Tight::Perhaps(why)) = tight(&migration.spec.freeze) {
+                remark(&format!("note: {why}"));
+            }
             (migration, mappings)
         }
     };
@@ -127,6 +134,8 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
         mover.try_all(None, false).await?
     };
     blockers.extend(missing);
+    let mut blockers = each_once(blockers);
+    let obstacles = blockers.len();
     blockers.extend(found.blockers.iter().cloned());
     let blockers = each_once(blockers);
     let kinds = found.progress.types.iter().zip(&targets);
@@ -148,6 +157,7 @@ async fn look(cluster: &Cluster, migration: &DatastoreMigration, mappings: Mappi
         refused: found.blocked,
         unlisted: found.blocked.saturating_sub(found.blockers.len() as u64),
         blockers,
+        obstacles,
         conflicts: found.conflicts,
         hidden_by,
         prefers_target: migration.spec.conflicts.policy == ConflictPolicy::PreferTarget,
@@ -195,11 +205,18 @@ impl Plan {
                 counted(self.unmoved, "object")
             ));
         }
-        if self.refused > 0 {
-            say(&format!("{} refused:", counted(self.refused, "object")));
+        let (others, objects) = self.blockers.split_at(self.obstacles.min(self.blockers.len()));
+        if !others.is_empty() {
+            say("what stands in the way:");
+            for blocker in others {
+                say(&format!("- {}", blocked(blocker)));
+            }
         }
-        for blocker in &self.blockers {
-            say(&format!("- {}", blocked(blocker)));
+        if self.refused > 0 {
+            say(&format!("{} cannot be moved:", counted(self.refused, "object")));
+            for blocker in objects {
+                say(&format!("- {}", blocked(blocker)));
+            }
         }
         if self.unlisted > 0 {
             say(&format!("- and {}", counted(self.unlisted, "other object")));

@@ -1,6 +1,6 @@
 //! Whether a value is as a CRD's schema wants it: enough of `OpenAPI` to say in a sentence what the API server would refuse.
 
-use exuvia_api::nearest;
+use exuvia_api::{counted, nearest};
 use exuvia_lint::Segment;
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ impl Check {
         match value {
             Value::Object(fields) => self.object(schema, fields),
             Value::Array(items) => {
-                self.size(schema, ("minItems", "maxItems"), items.len(), "entries");
+                self.size(schema, ("minItems", "maxItems"), items.len(), "entry");
                 for (index, item) in items.iter().enumerate() {
                     self.below(Segment::Index(index), &schema["items"], item);
                 }
@@ -78,7 +78,7 @@ impl Check {
                     schema,
                     ("minLength", "maxLength"),
                     text.chars().count(),
-                    "characters",
+                    "character",
                 );
             }
             Value::Number(number) => {
@@ -102,11 +102,11 @@ impl Check {
         let size = size as u64;
         if let Some(least) = schema[least].as_u64().filter(|least| size < *least) {
             self.fault(match size {
-                0 => format!("it is empty: expected at least {least} {what}"),
-                size => format!("it has {size} {what}: expected at least {least}"),
+                0 => format!("it is empty: expected at least {}", counted(least, what)),
+                size => format!("it has {}: expected at least {least}", counted(size, what)),
             });
         } else if let Some(most) = schema[most].as_u64().filter(|most| size > *most) {
-            self.fault(format!("it has {size} {what}: expected at most {most}"));
+            self.fault(format!("it has {}: expected at most {most}", counted(size, what)));
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::datastore::manifest::shown;
+    use crate::cli::datastore::field_path::shown;
 
     #[test]
     fn each_fault_is_named_with_its_path() {

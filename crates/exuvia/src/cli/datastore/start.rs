@@ -7,7 +7,7 @@ use exuvia_api::{DatastoreMigration, DatastorePhase};
 use kube::ResourceExt;
 
 use super::args::{StartArgs, connection};
-use super::{manifest, migrations, watch};
+use super::{lease, manifest, migrations, watch};
 use crate::cli::cluster::Cluster;
 use crate::cli::output::say;
 use crate::cli::stop::unless_stopped;
@@ -24,8 +24,9 @@ pub(super) async fn run(args: &StartArgs) -> anyhow::Result<ExitCode> {
          shows how far it is and what it waits for, `exuvia datastore abort {name}` undoes it\n"
     )))?;
     if args.watch {
-        return watch::one(&cluster, &given, &name, args.interval).await;
+        return watch::one(&cluster, &given, &args.lease, &name, args.interval).await;
     }
+    lease::remark_if_nobody_runs(&cluster, &args.lease, &migration).await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::args::DatastoreStatusArgs;
+use super::lease::{Operator, Operators};
 use super::plan::{blocked, object};
 use super::{migrations, watch};
 use crate::cli::cluster::Cluster;
@@ -26,21 +27,33 @@ const BAR: usize = 30;
 pub(super) async fn run(args: &DatastoreStatusArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::connect(&args.cluster).await?;
     match &args.name {
-        Some(name) if args.watch => watch::one(&cluster, &args.cluster, name, args.interval).await,
-        None if args.watch => watch::all(&cluster, &args.cluster, args.interval).await,
+        Some(name) if args.watch => {
+            watch::one(&cluster, &args.cluster, &args.lease, name, args.interval).await
+        }
+        None if args.watch => watch::all(&cluster, &args.cluster, &args.lease, args.interval).await,
         Some(name) => {
             let migration = migrations::get(&cluster, name).await?;
-            args.cluster.output.print(&Answer::of(&migration), || {
-                args.cluster
-                    .in_commands(&detail(&migration, Timestamp::now(), screen_width()))
+            let operator = Operators::new(&args.lease).of(&cluster, &migration).await;
+            let answer = Answer::of(&migration).with(operator.as_ref());
+            args.cluster.output.print(&answer, || {
+                let mut text = detail(&migration, Timestamp::now(), screen_width());
+                text.push_str(&said(operator.as_ref(), screen_width()));
+                args.cluster.in_commands(&text)
             })?;
             Ok(ExitCode::SUCCESS)
         }
         None => {
             let migrations = migrations::all(&cluster).await?;
-            let answers: Vec<Answer> = migrations.iter().map(Answer::of).collect();
+            let operators = Operators::new(&args.lease).of_all(&cluster, &migrations).await;
+            let answers: Vec<Answer> = migrations
+                .iter()
+                .zip(&operators)
+                .map(|(migration, operator)| Answer::of(migration).with(operator.as_ref()))
+                .collect();
             args.cluster.output.print(&answers, || {
-                overview(&migrations, Timestamp::now(), screen_width())
+                let mut text = overview(&migrations, Timestamp::now(), screen_width());
+                text.push_str(&said_of_all(&operators, screen_width()));
+                args.cluster.in_commands(&text)
             })?;
             Ok(ExitCode::SUCCESS)
         }
@@ -54,6 +67,9 @@ pub(super) struct Answer {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     deleting: bool,
     status: Value,
+    /// Whether an operator runs, if it matters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operator: Option<Operator>,
 }
 
 impl Answer {
@@ -66,8 +82,35 @@ impl Answer {
             name: migration.name_any(),
             deleting: migration.metadata.deletion_timestamp.is_some(),
             status,
+            operator: None,
         }
     }
+
+    pub(super) fn with(self, operator: Option<&Operator>) -> Self {
+        Self {
+            operator: operator.cloned(),
+            ..self
+        }
+    }
+}
+
+/// What there is to say of the operator: nothing if it runs.
+pub(super) fn said(operator: Option<&Operator>, screen: Option<usize>) -> String {
+    match operator.and_then(Operator::trouble) {
+        Some(trouble) => format!("\n{}", paragraph(trouble, screen)),
+        None => String::new(),
+    }
+}
+
+/// The same of several, each thing once.
+pub(super) fn said_of_all(operators: &[Option<Operator>], screen: Option<usize>) -> String {
+    let mut troubles: Vec<&str> = operators.iter().flatten().filter_map(Operator::trouble).collect();
+    troubles.sort_unstable();
+    troubles.dedup();
+    let troubles = troubles
+        .into_iter()
+        .map(|trouble| format!("\n{}", paragraph(trouble, screen)));
+    troubles.collect()
 }
 
 /// All migrations in a table.

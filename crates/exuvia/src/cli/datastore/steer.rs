@@ -12,19 +12,20 @@ use exuvia_write::{Delete, Deleted, ErrorClass};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::args::{AbortArgs, SteerArgs};
-use super::migrations;
+use super::args::{AbortArgs, OperatedArgs, SteerArgs};
 use super::status::is_synced;
+use super::{lease, migrations};
 use crate::cli::cluster::Cluster;
 use crate::cli::output::{remark, say, seconds};
 
 /// How often a deletion is tried again when the operator wrote the status meanwhile.
 const MAX_TRIES: usize = 20;
 
-pub(super) async fn cutover(args: &SteerArgs) -> anyhow::Result<ExitCode> {
-    let given = args.cluster();
+pub(super) async fn cutover(args: &OperatedArgs) -> anyhow::Result<ExitCode> {
+    let given = args.steer.cluster();
     let cluster = Cluster::connect(&given).await?;
-    let (name, migration) = (&args.name, migrations::get(&cluster, &args.name).await?);
+    let name = &args.steer.name;
+    let migration = migrations::get(&cluster, name).await?;
     if migration.metadata.deletion_timestamp.is_some() {
         bail!("{name} is being deleted: there is nothing to cut over");
     }
@@ -55,6 +56,7 @@ pub(super) async fn cutover(args: &SteerArgs) -> anyhow::Result<ExitCode> {
     };
     let follow = given.in_commands(&format!("`exuvia datastore status {name} --watch` shows it"));
     say(&format!("cutover.hold of {name} is cleared: {what}; {follow}\n"))?;
+    lease::remark_if_nobody_runs(&cluster, &args.lease, &migration).await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,6 +80,7 @@ pub(super) async fn abort(args: &AbortArgs) -> anyhow::Result<ExitCode> {
                 "{name} is being deleted since {}; {follow}\n",
                 seconds(since.0)
             ))?;
+            lease::remark_if_nobody_runs(&cluster, &args.lease, &migration).await;
             return Ok(ExitCode::SUCCESS);
         }
         let means = meaning(&migration, args.cleanup).map_err(|why| anyhow!(given.in_commands(&why)))?;
@@ -98,6 +101,7 @@ pub(super) async fn abort(args: &AbortArgs) -> anyhow::Result<ExitCode> {
                     "`exuvia datastore status {name} --watch` shows how far it is"
                 ));
                 say(&format!("{name} is being deleted; {follow}\n"))?;
+                lease::remark_if_nobody_runs(&cluster, &args.lease, &migration).await;
             }
             Err(error) if error.class() == ErrorClass::Conflict => continue,
             Err(error) => return Err(error.into()),
@@ -162,10 +166,11 @@ fn meaning(migration: &DatastoreMigration, cleanup: bool) -> Result<String, Stri
     ))
 }
 
-pub(super) async fn retry(args: &SteerArgs) -> anyhow::Result<ExitCode> {
-    let given = args.cluster();
+pub(super) async fn retry(args: &OperatedArgs) -> anyhow::Result<ExitCode> {
+    let given = args.steer.cluster();
     let cluster = Cluster::connect(&given).await?;
-    let (name, migration) = (&args.name, migrations::get(&cluster, &args.name).await?);
+    let name = &args.steer.name;
+    let migration = migrations::get(&cluster, name).await?;
     match migrations::phase(&migration) {
         DatastorePhase::Failed => {}
         DatastorePhase::Pending | DatastorePhase::WaitingForConflictResolution => bail!(
@@ -190,6 +195,7 @@ pub(super) async fn retry(args: &SteerArgs) -> anyhow::Result<ExitCode> {
         .await?;
     let follow = given.in_commands(&format!("`exuvia datastore status {name} --watch` shows it"));
     say(&format!("{name} is asked to begin again; {follow}\n"))?;
+    lease::remark_if_nobody_runs(&cluster, &args.lease, &migration).await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -87,8 +87,9 @@ fn report(args: &ValidateArgs, schemas: Option<&Schemas>) -> anyhow::Result<Exit
     for manifest in &manifests {
         let checked = manifest.check();
         faults.extend(checked.faults);
-        if let (Some((migration, _)), Some(schemas)) = (checked.valid, schemas) {
-            let answer = schemas.check(manifest, &migration);
+        notes.extend(checked.notes);
+        if let (Some((migration, mappings)), Some(schemas)) = (checked.valid, schemas) {
+            let answer = schemas.check(manifest, &migration, &mappings);
             faults.extend(answer.faults);
             notes.extend(answer.notes);
         }

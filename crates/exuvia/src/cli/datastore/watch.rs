@@ -4,13 +4,15 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use exuvia_api::{DatastoreMigration, DatastorePhase};
+use exuvia_api::{DatastoreMigration, DatastorePhase, counted};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::args::LeaseArgs;
+use super::lease::{Operator, Operators};
 use super::migrations;
-use super::status::{Answer, detail, overview};
+use super::status::{Answer, detail, overview, said, said_of_all};
 use crate::cli::args::ClusterArgs;
 use crate::cli::cluster::Cluster;
 use crate::cli::output::{Format, reader_gone, remark, say_while_read, seconds};
@@ -20,18 +22,31 @@ use crate::cli::table::{over_the_last, screen_width};
 pub(super) async fn one(
     cluster: &Cluster,
     args: &ClusterArgs,
+    lease: &LeaseArgs,
     name: &str,
     interval: Duration,
 ) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(args);
+    let mut operators = Operators::new(lease);
     let mut last = Some(migrations::get(cluster, name).await?);
     let stop = stopped()?;
     let mut stop = std::pin::pin!(stop);
     loop {
         let goes_on = match &last {
             Some(migration) => {
-                let text = || args.in_commands(&detail(migration, Timestamp::now(), screen_width()));
-                screen.show(&Answer::of(migration), &line(migration), text)?
+                let operator = tokio::select! {
+                    operator = operators.of(cluster, migration) => operator,
+                    () = &mut stop => return screen.end(),
+                };
+                let text = || {
+                    let width = screen_width();
+                    let text = detail(migration, Timestamp::now(), width) + &said(operator.as_ref(), width);
+                    args.in_commands(&text)
+                };
+                let answer = Answer::of(migration).with(operator.as_ref());
+                let goes_on = screen.show(&answer, &line(migration), text)?;
+                screen.note(operator.as_ref().and_then(Operator::trouble));
+                goes_on
             }
             None => false,
         };
@@ -69,19 +84,34 @@ pub(super) async fn one(
 pub(super) async fn all(
     cluster: &Cluster,
     args: &ClusterArgs,
+    lease: &LeaseArgs,
     interval: Duration,
 ) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(args);
+    let mut operators = Operators::new(lease);
     let mut known = migrations::all(cluster).await?;
     let stop = stopped()?;
     let mut stop = std::pin::pin!(stop);
     loop {
-        let answers: Vec<Answer> = known.iter().map(Answer::of).collect();
+        let found = tokio::select! {
+            found = operators.of_all(cluster, &known) => found,
+            () = &mut stop => return screen.end(),
+        };
+        let answers: Vec<Answer> = known
+            .iter()
+            .zip(&found)
+            .map(|(migration, operator)| Answer::of(migration).with(operator.as_ref()))
+            .collect();
         let lines: Vec<String> = known.iter().map(line).collect();
-        let text = || overview(&known, Timestamp::now(), screen_width());
+        let text = || {
+            let width = screen_width();
+            let text = overview(&known, Timestamp::now(), width) + &said_of_all(&found, width);
+            args.in_commands(&text)
+        };
         if !screen.show(&answers, &lines.join("\n"), text)? {
             return Ok(ExitCode::SUCCESS);
         }
+        screen.note(found.iter().flatten().find_map(Operator::trouble));
         tokio::select! {
             () = tokio::time::sleep(interval) => {}
             () = &mut stop => return screen.end(),
@@ -120,7 +150,10 @@ pub(in crate::cli) fn line(migration: &DatastoreMigration) -> String {
     }
     if progress.total > 0 {
         let done = progress.migrated + progress.skipped;
-        line.push_str(&format!(", {done} of {} objects", progress.total));
+        line.push_str(&format!(
+            ", {done} of {}",
+            counted(progress.total.unsigned_abs(), "object")
+        ));
     }
     if progress.conflicts > 0 {
         line.push_str(&format!(", {} in conflict", progress.conflicts));
@@ -142,6 +175,7 @@ struct Screen {
     is_first: bool,
     last: String,
     last_trouble: String,
+    last_note: String,
 }
 
 impl Screen {
@@ -152,6 +186,7 @@ impl Screen {
             is_first: true,
             last: String::new(),
             last_trouble: String::new(),
+            last_note: String::new(),
         }
     }
 
@@ -182,6 +217,18 @@ impl Screen {
         }
         std::mem::swap(&mut self.last, &mut now);
         say_while_read(&self.last)
+    }
+
+    /// What is beside the migration, where the screen does not show it anyway. Machines have it in the answer.
+    fn note(&mut self, note: Option<&str>) {
+        let note = note.unwrap_or_default();
+        if self.redraws || self.format != Format::Table || self.last_note == note {
+            return;
+        }
+        if !note.is_empty() {
+            remark(&format!("note: {note}"));
+        }
+        note.clone_into(&mut self.last_note);
     }
 
     /// Once, however often it comes again.

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::bail;
-use exuvia_api::{DatastoreMigration, DatastorePhase, datastore_condition};
+use exuvia_api::{DatastoreMigration, DatastorePhase, counted, datastore_condition};
 use exuvia_testenv::{ControlPlane, Process, Widgets};
 use exuvia_write::{Delete, Writer};
 use k8s_openapi::jiff::Timestamp;
@@ -40,8 +40,8 @@ pub(super) async fn tell(args: &DemoArgs, control_plane: &ControlPlane) -> anyho
     }
     old.create(&client, "v1", args.objects.into()).await?;
     done(&format!(
-        "{} objects are in {OLD}; {NEW} has the same kind, and is empty",
-        args.objects
+        "{OLD} has {}; {NEW} has the same kind, and is empty",
+        counted(args.objects.into(), "object")
     ));
     let stage = Stage {
         control_plane,
