@@ -112,6 +112,13 @@ impl Follower {
         ))
     }
 
+    /// How much is left before the freeze, in words; `None`: nothing. Who sees only that everything is copied would wonder.
+    pub(crate) fn lag(&self) -> Option<Redacted> {
+        let backlog = lock(&self.followed.ledger).backlog();
+        let falls_behind = self.rounds.len() >= MOST_ROUNDS && backlog > FAR_BEHIND;
+        lag_in_words(backlog, falls_behind).map(Redacted::ours)
+    }
+
     /// Whether the first list of every kind is read.
     pub(super) async fn listed(&self) -> Result<(), Error> {
         let lists = self.watches.iter().map(|watching| {
@@ -139,6 +146,22 @@ impl Follower {
     pub(super) fn has_small_lag(&self) -> bool {
         lag_is_small(&self.rounds)
     }
+}
+
+fn lag_in_words(backlog: usize, falls_behind: bool) -> Option<String> {
+    let objects = match backlog {
+        0 => return None,
+        1 => "1 object is".to_owned(),
+        more => format!("{more} objects are"),
+    };
+    let advice = if falls_behind {
+        ", and writers change them as fast as they are copied: raise spec.concurrency, or let writers pause"
+    } else {
+        ""
+    };
+    Some(format!(
+        "{objects} to be compared or copied again before the freeze{advice}"
+    ))
 }
 
 fn lag_is_small(rounds: &[(usize, Duration)]) -> bool {
@@ -288,6 +311,19 @@ impl Mover {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_before_the_freeze_is_said() {
+        assert_eq!(lag_in_words(0, true), None);
+        let words = lag_in_words(1, false).unwrap_or_default();
+        assert_eq!(
+            words,
+            "1 object is to be compared or copied again before the freeze"
+        );
+        let words = lag_in_words(300, true).unwrap_or_default();
+        assert!(words.starts_with("300 objects are to be"), "{words}");
+        assert!(words.contains("raise spec.concurrency"), "{words}");
+    }
 
     #[test]
     fn a_freeze_begins_when_rounds_are_short_or_do_not_become_shorter() {

@@ -55,7 +55,7 @@ impl Engine {
             None => Box::pin(self.begin_to_follow()).await?,
         };
         let kept = self.work()?.mover.keep_in_step(&mut follower).await;
-        self.message = follower.waits_for();
+        self.message = follower.waits_for().or_else(|| follower.lag());
         self.follower = Some((spec, follower));
         let kept = kept?;
         self.found = self.work()?.mover.findings();
