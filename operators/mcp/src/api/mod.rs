@@ -13,6 +13,9 @@ pub use self::tool_config::*;
 /// The API group.
 pub const GROUP: &str = "mcp.exuvia.dev";
 
+/// The operator's field manager.
+pub const OPERATOR_MANAGER: &str = "mcp-operator";
+
 /// The finalizer that the operator puts on every `MCPServer`: it takes the runner away before the backend, so that no
 /// runner makes a backend again for a server that is going.
 pub const FINALIZER: Finalizer = Finalizer::new("mcp.exuvia.dev/cleanup");

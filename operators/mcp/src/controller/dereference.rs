@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exuvia_rollout::FROZEN_LABEL;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
@@ -25,6 +25,8 @@ pub(crate) struct Found {
     pub(crate) deployment: Option<Deployment>,
     /// The backend that the runner made.
     pub(crate) backend: Option<StatefulSet>,
+    /// Its headless Service.
+    pub(crate) headless: Option<Service>,
     /// Run configs of this server, old ones included.
     pub(crate) configs: Vec<ConfigMap>,
     /// `ReplicaSets` of the proxy's Deployment, old ones included.
@@ -72,6 +74,10 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         .get_opt(&naming::backend(&name))
         .await
         .map_err(failed("backend"))?;
+    let headless = Api::<Service>::namespaced(client.clone(), namespace)
+        .get_opt(&naming::backend(&name))
+        .await
+        .map_err(failed("headless Service"))?;
     let frozen = ListParams::default().labels(&format!("{FROZEN_LABEL}={name}"));
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let proxies = ListParams::default().labels(&naming::selector(&name, PART_PROXY));
@@ -82,6 +88,7 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         children,
         deployment,
         backend,
+        headless,
         configs: configs.list(&frozen).await.map_err(failed("run configs"))?.items,
         replica_sets: replica_sets
             .list(&proxies)

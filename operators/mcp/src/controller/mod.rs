@@ -37,6 +37,8 @@ pub(crate) use self::build::{labels, owner_reference};
 
 /// How often a server is looked at again although nothing was heard of it: what no watch tells, and lost events.
 const RESYNC: Duration = Duration::from_secs(600);
+/// How long after a name was found taken it is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// How long after a handshake that failed the next one is tried.
 const SHAKE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -143,7 +145,11 @@ impl ServerController {
             Err((found, rejection)) => {
                 let verdict = update_status::rejected(&found.server, &rejection);
                 update_status::update_status(client, writer, &found.server, &verdict).await?;
-                return Ok(Next::After(self.settings.resync));
+                // Nobody tells when an object goes that is not ours.
+                return Ok(Next::After(match rejection.reason {
+                    validate::NAME_TAKEN => LOOK_AGAIN.min(self.settings.resync),
+                    _ => self.settings.resync,
+                }));
             }
         };
         self.warn(&accepted.found.server, accepted.restart.problem.as_deref())

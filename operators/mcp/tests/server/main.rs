@@ -14,6 +14,7 @@ mod chart;
 mod crash;
 mod gate;
 mod life;
+mod names;
 mod outrun;
 mod recovery;
 mod replay;

@@ -26,6 +26,7 @@ fn found(server: MCPServer) -> Found {
         children: BTreeMap::new(),
         deployment: None,
         backend: None,
+        headless: None,
         configs: Vec::new(),
         replica_sets: Vec::new(),
         proxies: Vec::new(),
