@@ -33,6 +33,9 @@ pub const STRATEGY_IMMEDIATE: &str = "immediate";
 
 /// The generation of the `MCPServer`, on the runner's pod template: for people, and for the compat gate.
 pub const GENERATION: &str = "mcp.exuvia.dev/generation";
+/// The last epoch that the operator issued, and what for: `<uid>/<epoch> <hash of the template>`. It is on the `MCPServer` itself, where no
+/// runner may write, and is written before the roll-out begins.
+pub const EPOCH: &str = "mcp.exuvia.dev/epoch";
 /// The hash of the referenced `MCPToolConfig`, written to each `MCPServer` by the tool config controller.
 pub const TOOL_CONFIG_HASH: &str = "mcp.exuvia.dev/tool-config-hash";
 

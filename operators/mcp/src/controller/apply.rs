@@ -12,7 +12,7 @@ use super::Error;
 use super::build::{Intended, Prepared, owner_reference};
 use super::child::{ChildKind, controller_of};
 use super::restart::Pending;
-use crate::api::{MCPServer, RESTART, RESTART_MARK};
+use crate::api::{EPOCH, MCPServer, RESTART, RESTART_MARK};
 use crate::scale;
 
 /// A server whose children are as they should be.
@@ -31,6 +31,7 @@ pub(crate) struct Applied {
 pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
     let namespace = prepared.accepted.namespace.clone();
     let mut deployment = None;
+    let mut server = note_epoch(client, writer, &prepared).await?;
     ensure_config(client, writer, &prepared).await?;
     for child in &prepared.children {
         let live = apply_child(client, writer, &prepared, child).await?;
@@ -39,7 +40,6 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
         }
     }
     remove_network_policy(client, writer, &prepared).await?;
-    let mut server = prepared.accepted.found.server.clone();
     if let Some(pending) = &prepared.restart().pending {
         if pending.immediate {
             delete_old_pods(client, writer, &prepared, pending).await?;
@@ -60,6 +60,19 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
     })
 }
 
+/// Notes the epoch before the roll-out begins, under a lock: of two leaders, one gets a 409 and looks again. So no epoch is issued twice.
+async fn note_epoch(client: &Client, writer: &Writer, prepared: &Prepared) -> Result<MCPServer, Error> {
+    let accepted = &prepared.accepted;
+    let api: Api<MCPServer> = Api::namespaced(client.clone(), &accepted.namespace);
+    let noted = writer
+        .patch(&api, &accepted.found.server, |server| {
+            let note = prepared.noted.clone();
+            server.annotations_mut().insert(EPOCH.to_owned(), note);
+        })
+        .await?;
+    Ok(noted.object)
+}
+
 /// The child as it is afterwards.
 async fn apply_child(
     client: &Client,
@@ -73,13 +86,22 @@ async fn apply_child(
         if !child.is_drifted(live, writer.field_manager()) {
             return Ok(live.clone());
         }
-        if child.kind == ChildKind::Deployment {
-            scale::keep(writer, &api, live, child.intent.body()).await?;
+        // A crash in the middle of a creation leaves it owned in another way.
+        let mut live = writer.own_as_applied(&api, live).await?.object;
+        if child.kind == ChildKind::Deployment
+            && let Some(kept) = scale::keep(writer, &api, &live, child.intent.body()).await?
+        {
+            live = kept;
         }
+        // Locked to what was looked at: another leader's work, or an object that somebody made meanwhile, is looked at first.
+        let version = live.resource_version().unwrap_or_default();
+        let how = Apply::default()
+            .force()
+            .only_at(live.uid().unwrap_or_default(), version);
+        return Ok(writer.apply(&api, &child.stamped(), &how).await?);
     }
-    Ok(writer
-        .apply(&api, &child.stamped(), &Apply::default().force())
-        .await?)
+    let object = child.intent.object(&child.stamped());
+    Ok(writer.create_applied(&api, &object).await?)
 }
 
 /// Makes the run config, unless it is there.

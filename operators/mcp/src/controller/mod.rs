@@ -19,7 +19,7 @@ use exuvia_rollout::FROZEN_LABEL;
 use exuvia_runtime::{
     Controller, EventKind, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
 };
-use exuvia_write::{Redacted, Writer};
+use exuvia_write::{ErrorClass, Redacted, Writer};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -155,7 +155,14 @@ impl ServerController {
         self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
             .await;
         let prepared = build::build(accepted, &self.settings.runner_image)?;
-        let applied = Box::pin(apply::apply(client, writer, prepared)).await?;
+        let applied = match Box::pin(apply::apply(client, writer, prepared)).await {
+            Err(Error::Write(error)) if error.class() == ErrorClass::Conflict => {
+                // Somebody wrote since we looked. What to do about it follows from what is there now.
+                tracing::debug!(%error, "somebody else wrote; looking again");
+                return Ok(Next::Retry);
+            }
+            applied => applied?,
+        };
         if !applied.removed.is_empty() {
             tracing::info!(
                 removed = applied.removed.join(","),

@@ -20,13 +20,13 @@ const GRACE_SECONDS: i64 = 60;
 /// Old `ReplicaSets` that are kept: each keeps its run config.
 const HISTORY: i32 = 3;
 
-/// The Deployment, and the token that its pods hold.
+/// The Deployment, the token that its pods hold, and the hash by which the token was issued.
 pub(super) fn deployment(
     accepted: &Accepted,
     runner_image: &str,
     config: &FrozenConfig,
     known: &[FoundStamps],
-) -> (Value, Token) {
+) -> (Value, Token, String) {
     let server = &accepted.found.server;
     let overrides = server.spec.resource_overrides.clone().unwrap_or_default();
     let overrides = overrides.proxy_deployment.unwrap_or_default();
@@ -59,10 +59,10 @@ pub(super) fn deployment(
     let template_hash = hash_value(&without_epoch(&intent["spec"]["template"]));
     let token = issue(&accepted.uid, &template_hash, known);
     stamps.token = Some(token.clone());
-    stamps.template_hash = Some(template_hash);
+    stamps.template_hash = Some(template_hash.clone());
     stamps.put_on_template(&mut intent, &names);
     stamps.put_on_object(&mut intent, &names);
-    (intent, token)
+    (intent, token, template_hash)
 }
 
 /// The template as it is hashed: what anybody wrote under the names of stamps that are issued later does not count.

@@ -77,6 +77,26 @@ fn epochs_go_on_after_everything_else_is_gone() {
 }
 
 #[test]
+fn the_note_counts_more_than_what_runners_can_write_and_absurd_epochs_do_not_count() {
+    let noting = |note: &str, epoch: i64| {
+        let mut noting = server(json!({"image": "i:1"}));
+        noting.annotations_mut().insert(EPOCH.to_owned(), note.to_owned());
+        noting.status = Some(serde_json::from_value(json!({"epoch": epoch})).unwrap());
+        prepared(found(noting))
+    };
+    assert_eq!(noting("u/3 another", 7).token.epoch, 4);
+    // The same template again, after a crash: what was noted is what is rolled out.
+    let crashed = noting("u/3 another", 7).noted;
+    assert!(crashed.starts_with("u/4 "), "{crashed}");
+    assert_eq!(noting(&crashed, 7).token.epoch, 4);
+    // A note about another server, one that cannot be read, and one that nobody issued: the rest is asked.
+    for note in ["other/3 hash", "u/3", "hello", "u/999999999999999999 hash"] {
+        assert_eq!(noting(note, 7).token.epoch, 8, "{note}");
+        assert_eq!(noting(note, 999_999_999_999_999_999).token.epoch, 1, "{note}");
+    }
+}
+
+#[test]
 fn replicas_are_in_the_intent_only_if_the_spec_says_them() {
     let silent = prepared(found(server(json!({"image": "i"}))));
     assert!(deployment(&silent)["spec"].get("replicas").is_none());
