@@ -28,7 +28,7 @@ pub const RESTART_MARK: &str = "mcp.exuvia.dev/last-processed-restart";
 pub const RESTART_STRATEGY: &str = "mcp.exuvia.dev/restart-strategy";
 /// New pods come before old ones go.
 pub const STRATEGY_ROLLING: &str = "rolling";
-/// Old pods are deleted at once.
+/// All old pods go at once.
 pub const STRATEGY_IMMEDIATE: &str = "immediate";
 
 /// The generation of the `MCPServer`, on the runner's pod template: for people, and for the compat gate.

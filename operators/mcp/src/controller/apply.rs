@@ -3,7 +3,7 @@
 use exuvia_rollout::garbage;
 use exuvia_write::{Apply, Delete, Writer};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::Error;
 use super::build::{Intended, Prepared, owner_reference};
 use super::child::{ChildKind, controller_of};
 use super::restart::Pending;
-use crate::api::{EPOCH, MCPServer, RESTART, RESTART_MARK};
+use crate::api::{EPOCH, MCPServer, RESTART_MARK};
 use crate::scale;
 
 /// A server whose children are as they should be.
@@ -41,9 +41,6 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
     }
     remove_network_policy(client, writer, &prepared).await?;
     if let Some(pending) = &prepared.restart().pending {
-        if pending.immediate {
-            delete_old_pods(client, writer, &prepared, pending).await?;
-        }
         server = mark(client, writer, &server, pending).await?;
     }
     let removed = remove_old_configs(client, writer, &prepared).await?;
@@ -129,25 +126,6 @@ async fn remove_network_policy(client: &Client, writer: &Writer, prepared: &Prep
     if let Some(policy) = policy.filter(|_| !accepted.found.server.spec.network_policy) {
         let api = ChildKind::NetworkPolicy.api(client, &accepted.namespace);
         writer.delete(&api, policy, &Delete::default()).await?;
-    }
-    Ok(())
-}
-
-/// Deletes the runners that do not have the requested time: after a crash in the middle, new ones are left alone. The backend
-/// restarts when a new runner applies the requested time to it; to delete its pods as well would restart them twice.
-async fn delete_old_pods(
-    client: &Client,
-    writer: &Writer,
-    prepared: &Prepared,
-    pending: &Pending,
-) -> Result<(), Error> {
-    let found = &prepared.accepted.found;
-    let api: Api<Pod> = Api::namespaced(client.clone(), &prepared.accepted.namespace);
-    for pod in &found.proxies {
-        let is_old = pod.annotations().get(RESTART) != Some(&pending.at);
-        if is_old && pod.metadata.deletion_timestamp.is_none() {
-            writer.delete(&api, pod, &Delete::default()).await?;
-        }
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ use exuvia_write::{ErrorClass, Redacted, Writer};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -140,7 +141,7 @@ impl ServerController {
         let server = writer.ensure_finalizer(&api, &server, FINALIZER).await?.object;
 
         let found = dereference::dereference(client, server).await?;
-        let accepted = match validate::validate(found) {
+        let accepted = match validate::validate(found, Timestamp::now()) {
             Ok(accepted) => accepted,
             Err((found, rejection)) => {
                 let verdict = update_status::rejected(&found.server, &rejection);

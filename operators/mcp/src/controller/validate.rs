@@ -1,6 +1,7 @@
 //! Step 2, pure: whether the server can be run as it is, and what it means.
 
 use exuvia_rollout::names::FIELD_MANAGER;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::child::{ChildKind, is_ours};
@@ -34,8 +35,8 @@ pub(crate) struct Rejection {
     pub(crate) message: String,
 }
 
-/// Checks what the schema cannot.
-pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)> {
+/// Checks what the schema cannot. `now` is for restarts.
+pub(crate) fn validate(found: Found, now: Timestamp) -> Result<Accepted, (Box<Found>, Rejection)> {
     if let Some(rejection) = rejection(&found) {
         return Err((Box::new(found), rejection));
     }
@@ -49,7 +50,7 @@ pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)
         namespace: server.namespace().unwrap_or_default(),
         uid: server.uid().unwrap_or_default(),
         tools: tools.unwrap_or_default(),
-        restart: restart::read(server.annotations()),
+        restart: restart::read(server.annotations(), now),
         found,
     })
 }

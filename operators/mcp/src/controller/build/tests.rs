@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
@@ -34,7 +35,9 @@ fn found(server: MCPServer) -> Found {
 }
 
 fn prepared(found: Found) -> Prepared {
-    let accepted = validate(found).map_err(|(_, rejection)| rejection).unwrap();
+    let accepted = validate(found, Timestamp::now())
+        .map_err(|(_, rejection)| rejection)
+        .unwrap();
     build(accepted, "runner:1").unwrap()
 }
 
@@ -134,7 +137,11 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
     let reason = |change: &dyn Fn(&mut MCPServer)| {
         let mut server = server(json!({"image": "i"}));
         change(&mut server);
-        validate(found(server)).map(|_| ()).unwrap_err().1.reason
+        validate(found(server), Timestamp::now())
+            .map(|_| ())
+            .unwrap_err()
+            .1
+            .reason
     };
     assert_eq!(
         reason(&|server| server.metadata.name = Some("a.b".to_owned())),
