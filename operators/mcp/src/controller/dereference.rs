@@ -17,6 +17,8 @@ use crate::naming;
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) server: MCPServer,
+    /// An older server that has a Service of the name that one of ours has.
+    pub(crate) neighbour: Option<String>,
     /// The tool config that the server refers to, if it is there.
     pub(crate) tool_config: Option<MCPToolConfig>,
     /// Children that are there.
@@ -49,6 +51,13 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         }
     };
 
+    let servers: Api<MCPServer> = Api::namespaced(client.clone(), namespace);
+    let mut neighbour = None;
+    for other in naming::neighbours(&name) {
+        let other = servers.get_opt(&other).await.map_err(failed("neighbours"))?;
+        let older = other.filter(|other| is_older(other, &server));
+        neighbour = neighbour.or(older.map(|other| other.name_any()));
+    }
     let tool_config = match &server.spec.tool_config_ref {
         Some(reference) => Api::<MCPToolConfig>::namespaced(client.clone(), namespace)
             .get_opt(&reference.name)
@@ -84,6 +93,7 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
     let replica_sets: Api<ReplicaSet> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     Ok(Found {
+        neighbour,
         tool_config,
         children,
         deployment,
@@ -98,4 +108,10 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         proxies: pods.list(&proxies).await.map_err(failed("pods"))?.items,
         server,
     })
+}
+
+/// Which of two is older, the same from both sides: times have seconds only.
+fn is_older(one: &MCPServer, other: &MCPServer) -> bool {
+    let age = |server: &MCPServer| (server.metadata.creation_timestamp.clone(), server.uid());
+    age(one) < age(other)
 }

@@ -31,6 +31,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use self::apply::Applied;
 use self::child::ChildKind;
 use self::handshake::{Handshake, shake_hands};
+use self::validate::Rejection;
 use crate::api::{FINALIZER, MCPServer, SERVER_CRD, SERVER_LABEL, condition};
 use crate::naming;
 
@@ -155,12 +156,22 @@ impl ServerController {
         };
         self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
             .await;
+        let asked = accepted.found.server.clone();
         let prepared = build::build(accepted, &self.settings.runner_image)?;
         let applied = match Box::pin(apply::apply(client, writer, prepared)).await {
             Err(Error::Write(error)) if error.class() == ErrorClass::Conflict => {
                 // Somebody wrote since we looked. What to do about it follows from what is there now.
                 tracing::debug!(%error, "somebody else wrote; looking again");
                 return Ok(Next::Retry);
+            }
+            Err(Error::Write(error)) if error.class() == ErrorClass::Invalid => {
+                let rejection = Rejection {
+                    reason: "InvalidChild",
+                    message: error.to_string(),
+                };
+                let verdict = update_status::rejected(&asked, &rejection);
+                update_status::update_status(client, writer, &asked, &verdict).await?;
+                return Err(error.into());
             }
             applied => applied?,
         };
@@ -334,7 +345,11 @@ impl Controller for ServerController {
                     ));
                 }
                 Seen::Deleted(server) => {
-                    let key = format!("{}/{}", server.namespace.unwrap_or_default(), server.name);
+                    let namespace = server.namespace.unwrap_or_default();
+                    for neighbour in naming::neighbours(&server.name) {
+                        queue.add(format!("{namespace}/{neighbour}"));
+                    }
+                    let key = format!("{namespace}/{}", server.name);
                     self.warned
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)

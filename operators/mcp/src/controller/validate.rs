@@ -3,6 +3,7 @@
 use exuvia_rollout::names::FIELD_MANAGER;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mcp_proxy::Origins;
 
 use super::child::{ChildKind, is_ours};
 use super::dereference::Found;
@@ -90,6 +91,17 @@ fn rejection(found: &Found) -> Option<Rejection> {
             "a stdio server is started by the bridge, which does not know the image's entry point: set args to the whole \
              command line"
                 .to_owned(),
+        );
+    }
+    if let Err(error) = Origins::new(&server.spec.allowed_origins) {
+        return rejected("InvalidOrigin", format!("allowedOrigins: {error}"));
+    }
+    if let Some(neighbour) = &found.neighbour {
+        return rejected(
+            NAME_TAKEN,
+            format!(
+                "MCPServer {neighbour} is older, and both would have a Service of one name; rename this server"
+            ),
         );
     }
     if let (Some(reference), None) = (&server.spec.tool_config_ref, &found.tool_config) {

@@ -12,6 +12,7 @@ mod program;
 
 mod chart;
 mod crash;
+mod epochs;
 mod gate;
 mod life;
 mod names;

@@ -186,3 +186,74 @@ async fn objects_of_people_are_neither_changed_nor_deleted_and_nothing_is_made_n
     let service = world.api::<Service>().get("shop").await.unwrap();
     assert_eq!(service.owner_references()[0].uid, shop.uid().unwrap());
 }
+
+#[tokio::test]
+async fn what_cannot_be_run_is_said_in_a_condition() {
+    let world = World::new("unfit").await;
+    let _operator = Operator::start(&world, &["--resync=300ms"]);
+    let mut origin = spec("example.com/mcp:1");
+    origin["allowedOrigins"] = json!(["foo"]);
+    world.create_server("origin", origin).await;
+    let mut label = spec("example.com/mcp:1");
+    label["resourceOverrides"] = json!({"proxyDeployment": {"labels": {"team": "not a label"}}});
+    world.create_server("label", label).await;
+    for (name, reason) in [("origin", "InvalidOrigin"), ("label", "InvalidChild")] {
+        world
+            .server_when(name, reason, |server| {
+                let status = server.status.clone().unwrap_or_default();
+                let mut facts = status.conditions.iter();
+                facts.any(|fact| {
+                    fact.type_ == condition::ACCEPTED && fact.status == "False" && fact.reason == reason
+                })
+            })
+            .await;
+    }
+    // The way back.
+    world
+        .patch_server("label", json!({"spec": {"resourceOverrides": null}}))
+        .await;
+    world
+        .server_when("label", "it is accepted", |server| {
+            is_true(server, condition::ACCEPTED)
+        })
+        .await;
+
+    // Two servers that would have one Service: the older one has it.
+    let first = world.create_server("one", spec("example.com/mcp:1")).await;
+    let uid = first.uid();
+    world
+        .server_when("one", "it is accepted", |server| {
+            is_true(server, condition::ACCEPTED)
+        })
+        .await;
+    until("a later second", async || {
+        let probe: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "clock"}})).unwrap();
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let probe = world.api::<ConfigMap>().create(&params, &probe).await.unwrap();
+        probe.metadata.creation_timestamp > first.metadata.creation_timestamp
+    })
+    .await;
+    world
+        .create_server("one-backend", spec("example.com/mcp:1"))
+        .await;
+    world
+        .server_when("one-backend", "its Service is another's", |server| {
+            is_taken(server, "MCPServer one ")
+        })
+        .await;
+    assert!(is_true(&world.server("one").await, condition::ACCEPTED));
+    assert_eq!(world.server("one").await.uid(), uid);
+    world
+        .api::<MCPServer>()
+        .delete("one", &DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .server_when("one-backend", "it is accepted", |server| {
+            is_true(server, condition::ACCEPTED)
+        })
+        .await;
+}

@@ -23,6 +23,7 @@ fn server(spec: Value) -> MCPServer {
 fn found(server: MCPServer) -> Found {
     Found {
         server,
+        neighbour: None,
         tool_config: None,
         children: BTreeMap::new(),
         deployment: None,
@@ -156,6 +157,11 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
         "InvalidName"
     );
     assert_eq!(reason(&|server| server.spec.proxy_port = 8081), "InvalidPort");
+    let foo = || vec!["foo".to_owned()];
+    assert_eq!(
+        reason(&|server| server.spec.allowed_origins = foo()),
+        "InvalidOrigin"
+    );
     assert_eq!(
         reason(&|server| server.spec.transport = crate::api::Transport::Stdio),
         "NoCommand"
