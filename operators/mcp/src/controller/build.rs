@@ -147,9 +147,13 @@ fn noted(accepted: &Accepted) -> Option<FoundStamps> {
     let (token, template_hash) = note.split_once(' ')?;
     let token: Token = token.parse().ok()?;
     let is_ours = token.uid == accepted.uid;
+    // A Deployment that was rolled out and is gone: its runners may still be alive, so the next one gets an epoch of its own.
+    let status = accepted.found.server.status.as_ref();
+    let reported = status.and_then(|status| u64::try_from(status.epoch?).ok());
+    let is_gone = accepted.found.deployment.is_none() && reported >= Some(token.epoch);
     let stamps = FoundStamps {
         token: Stamp::Found(token),
-        template_hash: Some(template_hash.to_owned()),
+        template_hash: (!is_gone).then(|| template_hash.to_owned()),
         ..FoundStamps::default()
     };
     Some(stamps).filter(|stamps| is_ours && is_plausible(stamps))

@@ -92,7 +92,9 @@ fn the_note_counts_more_than_what_runners_can_write_and_absurd_epochs_do_not_cou
     // The same template again, after a crash: what was noted is what is rolled out.
     let crashed = noting("u/3 another", 7).noted;
     assert!(crashed.starts_with("u/4 "), "{crashed}");
-    assert_eq!(noting(&crashed, 7).token.epoch, 4);
+    assert_eq!(noting(&crashed, 3).token.epoch, 4);
+    // It was rolled out, and the Deployment is gone.
+    assert_eq!(noting(&crashed, 4).token.epoch, 5);
     // A note about another server, one that cannot be read, and one that nobody issued: the rest is asked.
     for note in ["other/3 hash", "u/3", "hello", "u/999999999999999999 hash"] {
         assert_eq!(noting(note, 7).token.epoch, 8, "{note}");
