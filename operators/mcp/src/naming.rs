@@ -21,6 +21,12 @@ pub fn selector(server: &str, part: &str) -> String {
     format!("{SERVER_LABEL}={server},{PART_LABEL}={part}")
 }
 
+/// Servers that would have a Service of one name with this one: the backend's of one is the proxy's of the other.
+pub fn neighbours(server: &str) -> impl Iterator<Item = String> {
+    let without = server.strip_suffix("-backend").filter(|name| !name.is_empty());
+    std::iter::once(backend(server)).chain(without.map(str::to_owned))
+}
+
 /// The servers that a child of this name may belong to: all that a watch tells about a deleted object is its name.
 pub fn servers_of(child: &str) -> impl Iterator<Item = &str> {
     let config = child.rsplit_once("-run-").map(|(server, _)| server);

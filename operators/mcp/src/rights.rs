@@ -123,7 +123,7 @@ pub fn operator() -> Vec<Rule> {
             &["get", "list", "watch", "create", "patch"],
         ),
         Rule::new(
-            "Find the pods to shake hands with, and delete those of an immediate restart. Runners get the same rights.",
+            "Find the pods to shake hands with. Runners get these rights, to delete pods among them.",
             "",
             ["pods"],
             &["list", "watch", "delete"],

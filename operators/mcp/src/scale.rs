@@ -13,15 +13,16 @@ fn keeper(manager: &str) -> String {
     format!("{manager}-scale")
 }
 
-/// Keeps the live number of replicas, if the intent does not say one and `writer` had applied one before.
+/// Keeps the live number of replicas, if the intent does not say one and `writer` had applied one before. The object as it is after that,
+/// if anything was written.
 pub(crate) async fn keep(
     writer: &Writer,
     api: &Api<DynamicObject>,
     live: &DynamicObject,
     intent: &Value,
-) -> Result<(), Error> {
+) -> Result<Option<DynamicObject>, Error> {
     let Some(replicas) = to_hand_over(live, intent, writer.field_manager()) else {
-        return Ok(());
+        return Ok(None);
     };
     let handover = json!({
         "apiVersion": intent["apiVersion"],
@@ -34,8 +35,7 @@ pub(crate) async fn keep(
     let how = Apply::default()
         .force()
         .only_at(uid, live.resource_version().unwrap_or_default());
-    writer.apply(api, &handover, &how).await?;
-    Ok(())
+    writer.apply(api, &handover, &how).await.map(Some)
 }
 
 /// The live number, if our next apply would take it away.

@@ -13,6 +13,9 @@ pub use self::tool_config::*;
 /// The API group.
 pub const GROUP: &str = "mcp.exuvia.dev";
 
+/// The operator's field manager.
+pub const OPERATOR_MANAGER: &str = "mcp-operator";
+
 /// The finalizer that the operator puts on every `MCPServer`: it takes the runner away before the backend, so that no
 /// runner makes a backend again for a server that is going.
 pub const FINALIZER: Finalizer = Finalizer::new("mcp.exuvia.dev/cleanup");
@@ -25,11 +28,14 @@ pub const RESTART_MARK: &str = "mcp.exuvia.dev/last-processed-restart";
 pub const RESTART_STRATEGY: &str = "mcp.exuvia.dev/restart-strategy";
 /// New pods come before old ones go.
 pub const STRATEGY_ROLLING: &str = "rolling";
-/// Old pods are deleted at once.
+/// All old pods go at once.
 pub const STRATEGY_IMMEDIATE: &str = "immediate";
 
 /// The generation of the `MCPServer`, on the runner's pod template: for people, and for the compat gate.
 pub const GENERATION: &str = "mcp.exuvia.dev/generation";
+/// The last epoch that the operator issued, and what for: `<uid>/<epoch> <hash of the template>`. It is on the `MCPServer` itself, where no
+/// runner may write, and is written before the roll-out begins.
+pub const EPOCH: &str = "mcp.exuvia.dev/epoch";
 /// The hash of the referenced `MCPToolConfig`, written to each `MCPServer` by the tool config controller.
 pub const TOOL_CONFIG_HASH: &str = "mcp.exuvia.dev/tool-config-hash";
 

@@ -12,6 +12,7 @@ use exuvia_write::Writer;
 use tokio::sync::watch;
 
 use super::{CommonArgs, block_on, duration, fail, stop_signal};
+use crate::api::OPERATOR_MANAGER;
 use crate::controller::{ServerController, ServerSettings};
 use crate::tools::ToolConfigController;
 
@@ -87,7 +88,7 @@ async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()>
         Claim::always()
     };
     metrics.observe_claim(&args.lease_name, &claim);
-    let ungated = Writer::named("mcp-operator")
+    let ungated = Writer::named(OPERATOR_MANAGER)
         .user_agent(format!("mcp-operator/{version}"))
         .observe(metrics.observe_writes());
     let writer = ungated.clone().gate(claim.gate());

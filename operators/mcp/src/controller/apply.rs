@@ -3,7 +3,7 @@
 use exuvia_rollout::garbage;
 use exuvia_write::{Apply, Delete, Writer};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::Error;
 use super::build::{Intended, Prepared, owner_reference};
 use super::child::{ChildKind, controller_of};
 use super::restart::Pending;
-use crate::api::{MCPServer, RESTART, RESTART_MARK};
+use crate::api::{EPOCH, MCPServer, RESTART_MARK};
 use crate::scale;
 
 /// A server whose children are as they should be.
@@ -31,6 +31,7 @@ pub(crate) struct Applied {
 pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
     let namespace = prepared.accepted.namespace.clone();
     let mut deployment = None;
+    let mut server = note_epoch(client, writer, &prepared).await?;
     ensure_config(client, writer, &prepared).await?;
     for child in &prepared.children {
         let live = apply_child(client, writer, &prepared, child).await?;
@@ -39,11 +40,7 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
         }
     }
     remove_network_policy(client, writer, &prepared).await?;
-    let mut server = prepared.accepted.found.server.clone();
     if let Some(pending) = &prepared.restart().pending {
-        if pending.immediate {
-            delete_old_pods(client, writer, &prepared, pending).await?;
-        }
         server = mark(client, writer, &server, pending).await?;
     }
     let removed = remove_old_configs(client, writer, &prepared).await?;
@@ -60,6 +57,19 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
     })
 }
 
+/// Notes the epoch before the roll-out begins, under a lock: of two leaders, one gets a 409 and looks again. So no epoch is issued twice.
+async fn note_epoch(client: &Client, writer: &Writer, prepared: &Prepared) -> Result<MCPServer, Error> {
+    let accepted = &prepared.accepted;
+    let api: Api<MCPServer> = Api::namespaced(client.clone(), &accepted.namespace);
+    let noted = writer
+        .patch(&api, &accepted.found.server, |server| {
+            let note = prepared.noted.clone();
+            server.annotations_mut().insert(EPOCH.to_owned(), note);
+        })
+        .await?;
+    Ok(noted.object)
+}
+
 /// The child as it is afterwards.
 async fn apply_child(
     client: &Client,
@@ -73,13 +83,22 @@ async fn apply_child(
         if !child.is_drifted(live, writer.field_manager()) {
             return Ok(live.clone());
         }
-        if child.kind == ChildKind::Deployment {
-            scale::keep(writer, &api, live, child.intent.body()).await?;
+        // A crash in the middle of a creation leaves it owned in another way.
+        let mut live = writer.own_as_applied(&api, live).await?.object;
+        if child.kind == ChildKind::Deployment
+            && let Some(kept) = scale::keep(writer, &api, &live, child.intent.body()).await?
+        {
+            live = kept;
         }
+        // Locked to what was looked at: another leader's work, or an object that somebody made meanwhile, is looked at first.
+        let version = live.resource_version().unwrap_or_default();
+        let how = Apply::default()
+            .force()
+            .only_at(live.uid().unwrap_or_default(), version);
+        return Ok(writer.apply(&api, &child.stamped(), &how).await?);
     }
-    Ok(writer
-        .apply(&api, &child.stamped(), &Apply::default().force())
-        .await?)
+    let object = child.intent.object(&child.stamped());
+    Ok(writer.create_applied(&api, &object).await?)
 }
 
 /// Makes the run config, unless it is there.
@@ -107,25 +126,6 @@ async fn remove_network_policy(client: &Client, writer: &Writer, prepared: &Prep
     if let Some(policy) = policy.filter(|_| !accepted.found.server.spec.network_policy) {
         let api = ChildKind::NetworkPolicy.api(client, &accepted.namespace);
         writer.delete(&api, policy, &Delete::default()).await?;
-    }
-    Ok(())
-}
-
-/// Deletes the runners that do not have the requested time: after a crash in the middle, new ones are left alone. The backend
-/// restarts when a new runner applies the requested time to it; to delete its pods as well would restart them twice.
-async fn delete_old_pods(
-    client: &Client,
-    writer: &Writer,
-    prepared: &Prepared,
-    pending: &Pending,
-) -> Result<(), Error> {
-    let found = &prepared.accepted.found;
-    let api: Api<Pod> = Api::namespaced(client.clone(), &prepared.accepted.namespace);
-    for pod in &found.proxies {
-        let is_old = pod.annotations().get(RESTART) != Some(&pending.at);
-        if is_old && pod.metadata.deletion_timestamp.is_none() {
-            writer.delete(&api, pod, &Delete::default()).await?;
-        }
     }
     Ok(())
 }

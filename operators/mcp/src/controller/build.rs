@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::child::ChildKind;
 use super::restart::Restart;
 use super::validate::Accepted;
-use crate::api::{GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
+use crate::api::{EPOCH, GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
 use crate::run_config::{FILE, RunConfig};
 use crate::{naming, rights};
 
@@ -24,6 +24,8 @@ pub(crate) struct Prepared {
     pub(crate) config: FrozenConfig,
     /// The stamp of this roll-out.
     pub(crate) token: Token,
+    /// What the server is to say about the epoch, see [`EPOCH`].
+    pub(crate) noted: String,
 }
 
 /// A child as it should be.
@@ -69,7 +71,7 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
     let config = FrozenConfig::new(&accepted.name, FILE, config.to_text());
     let names = Names::default();
     let known = known_stamps(&accepted, &names);
-    let (deployment, token) = proxy::deployment(&accepted, runner_image, &config, &known);
+    let (deployment, token, template_hash) = proxy::deployment(&accepted, runner_image, &config, &known);
 
     let runner = naming::runner(&accepted.name);
     let backend = naming::backend(&accepted.name);
@@ -95,42 +97,66 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
             .map(intended)
             .collect::<Result<_, InvalidIntent>>()?,
         config,
+        noted: format!("{token} {template_hash}"),
         token,
         accepted,
     })
 }
 
-/// Every stamp that there is: of the Deployment's template, of the backend, and the last epoch in the status. The highest
-/// counts, so that epochs never go back, whatever is deleted.
+/// No epoch is that high: one roll-out each second would take 30 000 years. A stamp that says so was made up, and the next one would soon
+/// not be readable.
+const IMPLAUSIBLE_EPOCH: u64 = 1_000_000_000_000;
+
+/// Every stamp that counts: what the server notes about the last epoch, and the Deployment's template. The highest counts, so that epochs
+/// never go back, whatever is deleted. The status and the backend can be written by runners, and so they are asked only if the server
+/// notes nothing: somebody took the note away, or an operator without notes made the last roll-out.
 fn known_stamps(accepted: &Accepted, names: &Names) -> Vec<FoundStamps> {
     let found = &accepted.found;
     let value = |object: Option<Value>| object.unwrap_or_default();
-    let deployment = value(
-        found
-            .deployment
-            .as_ref()
-            .and_then(|object| serde_json::to_value(object).ok()),
-    );
-    let backend = value(
-        found
-            .backend
-            .as_ref()
-            .and_then(|object| serde_json::to_value(object).ok()),
-    );
-    let epoch = found.server.status.as_ref().and_then(|status| status.epoch);
-    let token = epoch
-        .and_then(|epoch| u64::try_from(epoch).ok())
-        .map_or(Stamp::Absent, |epoch| {
-            Stamp::Found(Token::new(&accepted.uid, epoch))
-        });
-    vec![
-        FoundStamps::of_template(&deployment, names),
-        FoundStamps::of_object(&backend, names),
-        FoundStamps {
-            token,
-            ..FoundStamps::default()
-        },
-    ]
+    let deployment = found.deployment.as_ref();
+    let deployment = value(deployment.and_then(|object| serde_json::to_value(object).ok()));
+    let mut known = vec![FoundStamps::of_template(&deployment, names)];
+    if let Some(noted) = noted(accepted) {
+        known.push(noted);
+    } else {
+        let backend = found.backend.as_ref();
+        let backend = value(backend.and_then(|object| serde_json::to_value(object).ok()));
+        known.push(FoundStamps::of_object(&backend, names));
+        let epoch = found.server.status.as_ref().and_then(|status| status.epoch);
+        known.extend(
+            epoch
+                .and_then(|epoch| u64::try_from(epoch).ok())
+                .map(|epoch| FoundStamps {
+                    token: Stamp::Found(Token::new(&accepted.uid, epoch)),
+                    ..FoundStamps::default()
+                }),
+        );
+    }
+    known.retain(is_plausible);
+    known
+}
+
+fn is_plausible(stamps: &FoundStamps) -> bool {
+    let token = stamps.token.found();
+    token.is_none_or(|token| token.epoch < IMPLAUSIBLE_EPOCH)
+}
+
+/// What the server notes, if it is about this very server and can be true.
+fn noted(accepted: &Accepted) -> Option<FoundStamps> {
+    let note = accepted.found.server.annotations().get(EPOCH)?;
+    let (token, template_hash) = note.split_once(' ')?;
+    let token: Token = token.parse().ok()?;
+    let is_ours = token.uid == accepted.uid;
+    // A Deployment that was rolled out and is gone: its runners may still be alive, so the next one gets an epoch of its own.
+    let status = accepted.found.server.status.as_ref();
+    let reported = status.and_then(|status| u64::try_from(status.epoch?).ok());
+    let is_gone = accepted.found.deployment.is_none() && reported >= Some(token.epoch);
+    let stamps = FoundStamps {
+        token: Stamp::Found(token),
+        template_hash: (!is_gone).then(|| template_hash.to_owned()),
+        ..FoundStamps::default()
+    };
+    Some(stamps).filter(|stamps| is_ours && is_plausible(stamps))
 }
 
 /// `metadata` of a child: its name, whose it is, which part.

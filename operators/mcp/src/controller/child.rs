@@ -7,6 +7,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource, ResourceExt};
 
+use crate::api::SERVER_LABEL;
 use crate::naming;
 
 /// Kinds of children, in the order in which they are applied: a pod starts when everything that it needs is there.
@@ -72,4 +73,50 @@ pub(crate) fn controller_of(object: &impl Resource) -> Option<&str> {
     let owners = object.owner_references().iter();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     controllers.next().map(|owner| owner.uid.as_str())
+}
+
+/// Whether the server `name` may take this object for its child: it controls it, or nobody does and the object says by its label or by
+/// its field managers that it was made for a server. Anything else belongs to somebody, whom nobody asked.
+pub(crate) fn is_ours(object: &impl Resource, name: &str, uid: Option<&str>, manager: &str) -> bool {
+    if let Some(owner) = controller_of(object) {
+        return Some(owner) == uid;
+    }
+    let is_labelled = object.labels().get(SERVER_LABEL).is_some_and(|of| of == name);
+    let mut writers = object.managed_fields().iter();
+    is_labelled || writers.any(|entry| entry.manager.as_deref() == Some(manager))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_controlled_labelled_or_written_by_us_is_ours() {
+        let service =
+            |metadata: Value| -> Service { serde_json::from_value(json!({"metadata": metadata})).unwrap() };
+        let owned = |uid: &str| {
+            json!({"labels": {SERVER_LABEL: "a"}, "ownerReferences":
+                   [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": uid, "controller": true}]})
+        };
+        let written = |manager: &str| json!({"managedFields": [{"manager": manager, "operation": "Apply"}]});
+        for (metadata, ours) in [
+            (json!({}), false),
+            (json!({"labels": {"app": "a"}}), false),
+            (json!({"labels": {SERVER_LABEL: "b"}}), false),
+            (json!({"labels": {SERVER_LABEL: "a"}}), true),
+            (written("kubectl"), false),
+            (written("me"), true),
+            (owned("u"), true),
+            (owned("other"), false),
+        ] {
+            assert_eq!(
+                is_ours(&service(metadata.clone()), "a", Some("u"), "me"),
+                ours,
+                "{metadata}"
+            );
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exuvia_rollout::FROZEN_LABEL;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
@@ -17,6 +17,8 @@ use crate::naming;
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) server: MCPServer,
+    /// An older server that has a Service of the name that one of ours has.
+    pub(crate) neighbour: Option<String>,
     /// The tool config that the server refers to, if it is there.
     pub(crate) tool_config: Option<MCPToolConfig>,
     /// Children that are there.
@@ -25,6 +27,8 @@ pub(crate) struct Found {
     pub(crate) deployment: Option<Deployment>,
     /// The backend that the runner made.
     pub(crate) backend: Option<StatefulSet>,
+    /// Its headless Service.
+    pub(crate) headless: Option<Service>,
     /// Run configs of this server, old ones included.
     pub(crate) configs: Vec<ConfigMap>,
     /// `ReplicaSets` of the proxy's Deployment, old ones included.
@@ -47,6 +51,13 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         }
     };
 
+    let servers: Api<MCPServer> = Api::namespaced(client.clone(), namespace);
+    let mut neighbour = None;
+    for other in naming::neighbours(&name) {
+        let other = servers.get_opt(&other).await.map_err(failed("neighbours"))?;
+        let older = other.filter(|other| is_older(other, &server));
+        neighbour = neighbour.or(older.map(|other| other.name_any()));
+    }
     let tool_config = match &server.spec.tool_config_ref {
         Some(reference) => Api::<MCPToolConfig>::namespaced(client.clone(), namespace)
             .get_opt(&reference.name)
@@ -72,16 +83,22 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         .get_opt(&naming::backend(&name))
         .await
         .map_err(failed("backend"))?;
+    let headless = Api::<Service>::namespaced(client.clone(), namespace)
+        .get_opt(&naming::backend(&name))
+        .await
+        .map_err(failed("headless Service"))?;
     let frozen = ListParams::default().labels(&format!("{FROZEN_LABEL}={name}"));
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let proxies = ListParams::default().labels(&naming::selector(&name, PART_PROXY));
     let replica_sets: Api<ReplicaSet> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     Ok(Found {
+        neighbour,
         tool_config,
         children,
         deployment,
         backend,
+        headless,
         configs: configs.list(&frozen).await.map_err(failed("run configs"))?.items,
         replica_sets: replica_sets
             .list(&proxies)
@@ -91,4 +108,10 @@ pub(crate) async fn dereference(client: &Client, server: MCPServer) -> Result<Fo
         proxies: pods.list(&proxies).await.map_err(failed("pods"))?.items,
         server,
     })
+}
+
+/// Which of two is older, the same from both sides: times have seconds only.
+fn is_older(one: &MCPServer, other: &MCPServer) -> bool {
+    let age = |server: &MCPServer| (server.metadata.creation_timestamp.clone(), server.uid());
+    age(one) < age(other)
 }

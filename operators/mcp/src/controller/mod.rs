@@ -19,10 +19,11 @@ use exuvia_rollout::FROZEN_LABEL;
 use exuvia_runtime::{
     Controller, EventKind, Events, Metrics, Next, Queue, Seen, Signal, Synced, follow, follow_metadata,
 };
-use exuvia_write::{Redacted, Writer};
+use exuvia_write::{ErrorClass, Redacted, Writer};
 use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -30,6 +31,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use self::apply::Applied;
 use self::child::ChildKind;
 use self::handshake::{Handshake, shake_hands};
+use self::validate::Rejection;
 use crate::api::{FINALIZER, MCPServer, SERVER_CRD, SERVER_LABEL, condition};
 use crate::naming;
 
@@ -37,6 +39,8 @@ pub(crate) use self::build::{labels, owner_reference};
 
 /// How often a server is looked at again although nothing was heard of it: what no watch tells, and lost events.
 const RESYNC: Duration = Duration::from_secs(600);
+/// How long after a name was found taken it is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// How long after a handshake that failed the next one is tried.
 const SHAKE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -138,18 +142,39 @@ impl ServerController {
         let server = writer.ensure_finalizer(&api, &server, FINALIZER).await?.object;
 
         let found = dereference::dereference(client, server).await?;
-        let accepted = match validate::validate(found) {
+        let accepted = match validate::validate(found, Timestamp::now()) {
             Ok(accepted) => accepted,
             Err((found, rejection)) => {
                 let verdict = update_status::rejected(&found.server, &rejection);
                 update_status::update_status(client, writer, &found.server, &verdict).await?;
-                return Ok(Next::After(self.settings.resync));
+                // Nobody tells when an object goes that is not ours.
+                return Ok(Next::After(match rejection.reason {
+                    validate::NAME_TAKEN => LOOK_AGAIN.min(self.settings.resync),
+                    _ => self.settings.resync,
+                }));
             }
         };
         self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
             .await;
+        let asked = accepted.found.server.clone();
         let prepared = build::build(accepted, &self.settings.runner_image)?;
-        let applied = Box::pin(apply::apply(client, writer, prepared)).await?;
+        let applied = match Box::pin(apply::apply(client, writer, prepared)).await {
+            Err(Error::Write(error)) if error.class() == ErrorClass::Conflict => {
+                // Somebody wrote since we looked. What to do about it follows from what is there now.
+                tracing::debug!(%error, "somebody else wrote; looking again");
+                return Ok(Next::Retry);
+            }
+            Err(Error::Write(error)) if error.class() == ErrorClass::Invalid => {
+                let rejection = Rejection {
+                    reason: "InvalidChild",
+                    message: error.to_string(),
+                };
+                let verdict = update_status::rejected(&asked, &rejection);
+                update_status::update_status(client, writer, &asked, &verdict).await?;
+                return Err(error.into());
+            }
+            applied => applied?,
+        };
         if !applied.removed.is_empty() {
             tracing::info!(
                 removed = applied.removed.join(","),
@@ -320,7 +345,11 @@ impl Controller for ServerController {
                     ));
                 }
                 Seen::Deleted(server) => {
-                    let key = format!("{}/{}", server.namespace.unwrap_or_default(), server.name);
+                    let namespace = server.namespace.unwrap_or_default();
+                    for neighbour in naming::neighbours(&server.name) {
+                        queue.add(format!("{namespace}/{neighbour}"));
+                    }
+                    let key = format!("{namespace}/{}", server.name);
                     self.warned
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)

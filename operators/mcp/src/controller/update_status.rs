@@ -89,6 +89,14 @@ fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, toke
     });
     let rolled_out = if !deployment.is_some_and(workload::is_deployment_rolled_out) {
         not_yet("ProxyRollingOut", "not every proxy is new and ready".to_owned())
+    } else if let Some(ahead) = stamped.as_ref().filter(|stamped| is_ahead(stamped, token)) {
+        not_yet(
+            "BackendAhead",
+            format!(
+                "the backend has the stamp {ahead}, which the operator did not issue: runners of {token} leave it alone; \
+                 delete the StatefulSet, and a runner makes it again"
+            ),
+        )
     } else if stamped.as_ref() != Some(token) {
         not_yet(
             "BackendNotApplied",
@@ -112,6 +120,11 @@ fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, toke
         rolled_out,
         ready_replicas: ready_proxies,
     }
+}
+
+/// Whether the stamp says a later roll-out than the last one.
+fn is_ahead(stamped: &Token, last: &Token) -> bool {
+    stamped.uid == last.uid && stamped.epoch > last.epoch
 }
 
 /// What is true of a server whose children are as they should be. Pure.

@@ -1,15 +1,21 @@
 //! Step 2, pure: whether the server can be run as it is, and what it means.
 
+use exuvia_rollout::names::FIELD_MANAGER;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mcp_proxy::Origins;
 
-use super::child::controller_of;
+use super::child::{ChildKind, is_ours};
 use super::dereference::Found;
 use super::restart::{self, Restart};
-use crate::api::Transport;
+use crate::api::{OPERATOR_MANAGER, Transport};
 use crate::naming;
 
 /// The port of `/livez`, `/readyz` and `/metrics` of the runner.
 pub(crate) const ADMIN_PORT: u16 = 8081;
+
+/// The reason of a server one of whose children would have the name of somebody else's object.
+pub(crate) const NAME_TAKEN: &str = "NameTaken";
 
 /// A server that can be run.
 #[derive(Debug)]
@@ -30,8 +36,8 @@ pub(crate) struct Rejection {
     pub(crate) message: String,
 }
 
-/// Checks what the schema cannot.
-pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)> {
+/// Checks what the schema cannot. `now` is for restarts.
+pub(crate) fn validate(found: Found, now: Timestamp) -> Result<Accepted, (Box<Found>, Rejection)> {
     if let Some(rejection) = rejection(&found) {
         return Err((Box::new(found), rejection));
     }
@@ -45,7 +51,7 @@ pub(crate) fn validate(found: Found) -> Result<Accepted, (Box<Found>, Rejection)
         namespace: server.namespace().unwrap_or_default(),
         uid: server.uid().unwrap_or_default(),
         tools: tools.unwrap_or_default(),
-        restart: restart::read(server.annotations()),
+        restart: restart::read(server.annotations(), now),
         found,
     })
 }
@@ -87,6 +93,17 @@ fn rejection(found: &Found) -> Option<Rejection> {
                 .to_owned(),
         );
     }
+    if let Err(error) = Origins::new(&server.spec.allowed_origins) {
+        return rejected("InvalidOrigin", format!("allowedOrigins: {error}"));
+    }
+    if let Some(neighbour) = &found.neighbour {
+        return rejected(
+            NAME_TAKEN,
+            format!(
+                "MCPServer {neighbour} is older, and both would have a Service of one name; rename this server"
+            ),
+        );
+    }
     if let (Some(reference), None) = (&server.spec.tool_config_ref, &found.tool_config) {
         return rejected(
             "ToolConfigNotFound",
@@ -96,16 +113,33 @@ fn rejection(found: &Found) -> Option<Rejection> {
             ),
         );
     }
-    let uid = server.uid();
-    let foreign = found.children.iter().find_map(|(kind, child)| {
-        let owner = controller_of(child)?;
-        (Some(owner) != uid.as_deref()).then(|| (kind.resource_name(), child.name_any()))
-    });
-    if let Some((resource, child)) = foreign {
+    if let Some((resource, child)) = foreign(found) {
         return rejected(
-            "NameTaken",
-            format!("{resource} {child} belongs to another owner; rename this server, or remove that object"),
+            NAME_TAKEN,
+            format!("{resource} {child} belongs to somebody else; rename this server, or remove that object"),
         );
     }
     None
+}
+
+/// The first object that has the name of a child and is not ours. All are looked at before anything is written: those of the runner as
+/// well, which would find out later.
+fn foreign(found: &Found) -> Option<(&'static str, String)> {
+    let server = &found.server;
+    let (name, uid) = (server.name_any(), server.uid());
+    let uid = uid.as_deref();
+    let is_needed = |kind: ChildKind| kind != ChildKind::NetworkPolicy || server.spec.network_policy;
+    let mut children = found.children.iter().filter(|(kind, _)| is_needed(**kind));
+    let operators = children
+        .find(|(_, child)| !is_ours(*child, &name, uid, OPERATOR_MANAGER))
+        .map(|(kind, child)| (kind.resource_name(), child.name_any()));
+    let backend = found.backend.iter();
+    let backend = backend
+        .filter(|child| !is_ours(*child, &name, uid, FIELD_MANAGER))
+        .map(|child| ("statefulsets.apps", child.name_any()));
+    let headless = found.headless.iter();
+    let headless = headless
+        .filter(|child| !is_ours(*child, &name, uid, FIELD_MANAGER))
+        .map(|child| ("services", child.name_any()));
+    operators.into_iter().chain(backend).chain(headless).next()
 }

@@ -12,8 +12,10 @@ mod program;
 
 mod chart;
 mod crash;
+mod epochs;
 mod gate;
 mod life;
+mod names;
 mod outrun;
 mod recovery;
 mod replay;

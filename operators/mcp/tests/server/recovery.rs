@@ -57,7 +57,7 @@ async fn the_stuck_pod_of_an_adopted_ordered_set_is_deleted() {
     let _kubelet = Kubelet::running(&world, None);
     let labels = json!({"mcp.exuvia.dev/server": "a", "mcp.exuvia.dev/part": "backend"});
     let old: StatefulSet = serde_json::from_value(json!({
-        "metadata": {"name": "a-backend"},
+        "metadata": {"name": "a-backend", "labels": labels},
         "spec": {
             "serviceName": "a-backend", "podManagementPolicy": "OrderedReady", "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "mcp", "image": "example.com/mcp:bad"}]}},

@@ -5,10 +5,14 @@ use std::sync::mpsc;
 use exuvia_testenv::proxy::{Fault, Match, Proxy, Recorded, Rule};
 use exuvia_testenv::until;
 use http::Method;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use mcp_operator::api::{FINALIZER, MCPServer, RESTART, RESTART_MARK, RESTART_STRATEGY, TOOL_CONFIG_HASH};
+use mcp_operator::api::{
+    EPOCH, FINALIZER, MCPServer, RESTART, RESTART_MARK, RESTART_STRATEGY, TOOL_CONFIG_HASH,
+};
 use serde_json::{Value, json};
 
 use crate::harness::{World, spec, template_annotation};
@@ -30,11 +34,20 @@ fn writes_to(proxy: &Proxy, name: &str) -> Vec<Recorded> {
     proxy.writes().into_iter().filter(is_it).collect()
 }
 
-/// The one write since the last look: a merge patch under a lock that touches only metadata.
+/// The one write since the last look, but for the note of an epoch: a merge patch under a lock that touches only metadata.
 fn the_one_write(proxy: &Proxy, name: &str) -> Value {
-    let writes = writes_to(proxy, name);
+    let bodies = writes_to(proxy, name).into_iter();
+    let mut writes: Vec<_> = bodies
+        .map(|write| locked_metadata(&write))
+        .filter(|body| !body["metadata"]["annotations"][EPOCH].is_string())
+        .collect();
     assert_eq!(writes.len(), 1, "{writes:?}");
-    let write = &writes[0];
+    proxy.forget();
+    writes.remove(0)
+}
+
+/// What a merge patch under a lock says that touches only metadata.
+fn locked_metadata(write: &Recorded) -> Value {
     assert_eq!(write.method, Method::PATCH);
     assert_eq!(write.content_type(), Some("application/merge-patch+json"));
     let body = write.json();
@@ -47,7 +60,6 @@ fn the_one_write(proxy: &Proxy, name: &str) -> Value {
         ["metadata"],
         "{body}"
     );
-    proxy.forget();
     body
 }
 
@@ -217,17 +229,20 @@ async fn a_bad_restart_is_ignored_with_a_warning_and_an_old_one_silently() {
     let _operator = Operator::start(&world, &[]);
     world.create_server("a", spec("example.com/mcp:1")).await;
     world.deployment_when("a", "is there", |_| true).await;
-    world.annotate("a", RESTART, "tomorrow").await;
     let events: Api<Event> = world.api();
-    until("a warning about it", async || {
-        let events = events.list(&ListParams::default()).await.unwrap();
-        events.items.iter().any(|event| {
-            event.type_.as_deref() == Some("Warning")
-                && event.reason.as_deref() == Some("InvalidRestart")
-                && event.note.as_ref().is_some_and(|note| note.contains("tomorrow"))
+    // One that is far ahead would swallow every later one.
+    for bad in ["tomorrow", "2999-01-01T00:00:00Z"] {
+        world.annotate("a", RESTART, bad).await;
+        until("a warning about it", async || {
+            let events = events.list(&ListParams::default()).await.unwrap();
+            events.items.iter().any(|event| {
+                event.type_.as_deref() == Some("Warning")
+                    && event.reason.as_deref() == Some("InvalidRestart")
+                    && event.note.as_ref().is_some_and(|note| note.contains(bad))
+            })
         })
-    })
-    .await;
+        .await;
+    }
     let server = world.server("a").await;
     assert!(!server.annotations().contains_key(RESTART_MARK));
 
@@ -270,7 +285,8 @@ async fn a_mark_that_meets_a_conflict_does_not_restart_twice() {
     let about = Match::method(Method::PATCH)
         .resource("mcpservers")
         .subresource("");
-    let refused = proxy.inject(Rule::on(about).times(2).then(Fault::refuse(409)));
+    // The first one notes the epoch.
+    let refused = proxy.inject(Rule::on(about).nth(2).times(2).then(Fault::refuse(409)));
     world.annotate("a", RESTART, LATE).await;
     let is_marked = |server: &MCPServer| server.annotations().contains_key(RESTART_MARK);
     world.server_when("a", "the restart is marked", is_marked).await;
@@ -285,30 +301,69 @@ async fn a_mark_that_meets_a_conflict_does_not_restart_twice() {
 }
 
 #[tokio::test]
-async fn an_immediate_restart_deletes_the_old_runners_and_no_new_one() {
+async fn an_immediate_restart_replaces_all_runners_at_once_and_none_twice() {
     let world = World::new("immediate").await;
     let _kubelet = Kubelet::fake(&world);
-    let _operator = Operator::start(&world, &[]);
-    world.create_server("a", spec("example.com/mcp:1")).await;
+    let (proxy, kubeconfig) = world.proxied().await;
+    let _operator = Operator::start_with(&world, &kubeconfig, &[]);
+    let mut three = spec("example.com/mcp:1");
+    three["replicas"] = json!(3);
+    world.create_server("a", three).await;
+    let at_most = |deployment: &Deployment| {
+        let rolling = deployment.spec.strategy.clone().unwrap().rolling_update;
+        rolling.unwrap().max_unavailable.unwrap()
+    };
+    let is_done = mcp_operator::workload::is_deployment_rolled_out;
+    let first = world.deployment_when("a", "all are ready", is_done).await;
+    assert_eq!(at_most(&first), IntOrString::Int(0));
     let pods = async || world.pods("a", "proxy").await;
-    let old = until("a runner's pod", async || pods().await.pop()).await;
+    let old: Vec<_> = pods().await.iter().map(ResourceExt::uid).collect();
     let restart = json!({RESTART: LATE, RESTART_STRATEGY: "immediate"});
     world
         .patch_server("a", json!({"metadata": {"annotations": restart}}))
         .await;
-    until("only new pods are left", async || {
+    until("three new pods and no others are left", async || {
         let pods = pods().await;
-        let is_new = |pod: &k8s_openapi::api::core::v1::Pod| {
-            pod.annotations().get(RESTART).is_some_and(|at| at == LATE)
-        };
-        !pods.is_empty() && pods.iter().all(|pod| is_new(pod) && pod.uid() != old.uid())
+        let is_new = |pod: &k8s_openapi::api::core::v1::Pod| !old.contains(&pod.uid());
+        for pod in pods.iter().filter(|pod| is_new(pod)) {
+            assert_eq!(
+                pod.annotations().get(RESTART).map(String::as_str),
+                Some(LATE),
+                "restarted twice"
+            );
+        }
+        pods.len() == 3 && pods.iter().all(is_new)
     })
     .await;
-    world
-        .server_when("a", "it is marked", |server| {
-            server.annotations().contains_key(RESTART_MARK)
+    // The next roll-out is one after the other again, and this one made no other of it.
+    let after = world
+        .deployment_when("a", "none may go", |deployment| {
+            is_done(deployment) && at_most(deployment) == IntOrString::Int(0)
         })
         .await;
+    let revision =
+        |deployment: &Deployment| deployment.annotations()["deployment.kubernetes.io/revision"].clone();
+    assert_eq!(
+        (revision(&first), revision(&after)),
+        ("1".to_owned(), "2".to_owned())
+    );
+    let server = world.server("a").await;
+    assert_eq!(server.annotations()[RESTART_MARK], LATE);
+    let writes = proxy.writes();
+    let strategies = writes.iter().filter_map(|write| {
+        let body = write.json();
+        let at_most = &body["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
+        (!at_most.is_null()).then(|| at_most.clone())
+    });
+    let mut strategies: Vec<Value> = strategies.collect();
+    strategies.dedup();
+    assert_eq!(
+        strategies,
+        [json!(0), json!("100%"), json!(0)],
+        "all at once, for this roll-out only"
+    );
+    let deleted = writes.iter().filter(|write| write.method == Method::DELETE);
+    assert_eq!(deleted.count(), 0, "the roll-out takes the old ones away");
 }
 
 #[tokio::test]

@@ -7,11 +7,13 @@ use exuvia_rollout::names::{
     GENERATION_ENV, RESTARTED_AT_ANNOTATION,
 };
 use exuvia_rollout::{FoundStamps, FrozenConfig, Names, Stamps, Token, hash_value, issue};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value, json};
 
 use super::{labels, metadata};
 use crate::api::{PART_LABEL, PART_PROXY, ProxyDeploymentOverrides, SERVER_LABEL};
 use crate::controller::validate::{ADMIN_PORT, Accepted};
+use crate::workload::is_deployment_rolled_out;
 use crate::{naming, run_config};
 
 /// How long a proxy lets calls end. Streams are ended after that.
@@ -20,13 +22,16 @@ const GRACE_SECONDS: i64 = 60;
 /// Old `ReplicaSets` that are kept: each keeps its run config.
 const HISTORY: i32 = 3;
 
-/// The Deployment, and the token that its pods hold.
+/// Every proxy may be away.
+const ALL: &str = "100%";
+
+/// The Deployment, the token that its pods hold, and the hash by which the token was issued.
 pub(super) fn deployment(
     accepted: &Accepted,
     runner_image: &str,
     config: &FrozenConfig,
     known: &[FoundStamps],
-) -> (Value, Token) {
+) -> (Value, Token, String) {
     let server = &accepted.found.server;
     let overrides = server.spec.resource_overrides.clone().unwrap_or_default();
     let overrides = overrides.proxy_deployment.unwrap_or_default();
@@ -38,7 +43,7 @@ pub(super) fn deployment(
             "selector": {"matchLabels": {SERVER_LABEL: accepted.name, PART_LABEL: PART_PROXY}},
             "revisionHistoryLimit": HISTORY,
             // An old proxy goes when a new one is ready, so that no call finds none.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": max_unavailable(accepted)}},
             "template": template(accepted, &overrides, runner_image, &config.name()),
         },
     });
@@ -59,10 +64,32 @@ pub(super) fn deployment(
     let template_hash = hash_value(&without_epoch(&intent["spec"]["template"]));
     let token = issue(&accepted.uid, &template_hash, known);
     stamps.token = Some(token.clone());
-    stamps.template_hash = Some(template_hash);
+    stamps.template_hash = Some(template_hash.clone());
     stamps.put_on_template(&mut intent, &names);
     stamps.put_on_object(&mut intent, &names);
-    (intent, token)
+    (intent, token, template_hash)
+}
+
+/// None, but for an immediate restart: then all old proxies go at once, and until that is done it stays so. To delete the pods instead
+/// would restart them twice: the old `ReplicaSet` is faster than the roll-out.
+fn max_unavailable(accepted: &Accepted) -> Value {
+    let is_asked_for = accepted
+        .restart
+        .pending
+        .as_ref()
+        .is_some_and(|pending| pending.immediate);
+    let is_under_way = accepted.found.deployment.as_ref().is_some_and(|deployment| {
+        let strategy = deployment.spec.strategy.as_ref();
+        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let at_once = IntOrString::String(ALL.to_owned());
+        rolling.is_some_and(|rolling| rolling.max_unavailable == Some(at_once))
+            && !is_deployment_rolled_out(deployment)
+    });
+    if is_asked_for || is_under_way {
+        json!(ALL)
+    } else {
+        json!(0)
+    }
 }
 
 /// The template as it is hashed: what anybody wrote under the names of stamps that are issued later does not count.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
@@ -22,10 +23,12 @@ fn server(spec: Value) -> MCPServer {
 fn found(server: MCPServer) -> Found {
     Found {
         server,
+        neighbour: None,
         tool_config: None,
         children: BTreeMap::new(),
         deployment: None,
         backend: None,
+        headless: None,
         configs: Vec::new(),
         replica_sets: Vec::new(),
         proxies: Vec::new(),
@@ -33,7 +36,9 @@ fn found(server: MCPServer) -> Found {
 }
 
 fn prepared(found: Found) -> Prepared {
-    let accepted = validate(found).map_err(|(_, rejection)| rejection).unwrap();
+    let accepted = validate(found, Timestamp::now())
+        .map_err(|(_, rejection)| rejection)
+        .unwrap();
     build(accepted, "runner:1").unwrap()
 }
 
@@ -76,6 +81,28 @@ fn epochs_go_on_after_everything_else_is_gone() {
 }
 
 #[test]
+fn the_note_counts_more_than_what_runners_can_write_and_absurd_epochs_do_not_count() {
+    let noting = |note: &str, epoch: i64| {
+        let mut noting = server(json!({"image": "i:1"}));
+        noting.annotations_mut().insert(EPOCH.to_owned(), note.to_owned());
+        noting.status = Some(serde_json::from_value(json!({"epoch": epoch})).unwrap());
+        prepared(found(noting))
+    };
+    assert_eq!(noting("u/3 another", 7).token.epoch, 4);
+    // The same template again, after a crash: what was noted is what is rolled out.
+    let crashed = noting("u/3 another", 7).noted;
+    assert!(crashed.starts_with("u/4 "), "{crashed}");
+    assert_eq!(noting(&crashed, 3).token.epoch, 4);
+    // It was rolled out, and the Deployment is gone.
+    assert_eq!(noting(&crashed, 4).token.epoch, 5);
+    // A note about another server, one that cannot be read, and one that nobody issued: the rest is asked.
+    for note in ["other/3 hash", "u/3", "hello", "u/999999999999999999 hash"] {
+        assert_eq!(noting(note, 7).token.epoch, 8, "{note}");
+        assert_eq!(noting(note, 999_999_999_999_999_999).token.epoch, 1, "{note}");
+    }
+}
+
+#[test]
 fn replicas_are_in_the_intent_only_if_the_spec_says_them() {
     let silent = prepared(found(server(json!({"image": "i"}))));
     assert!(deployment(&silent)["spec"].get("replicas").is_none());
@@ -113,7 +140,11 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
     let reason = |change: &dyn Fn(&mut MCPServer)| {
         let mut server = server(json!({"image": "i"}));
         change(&mut server);
-        validate(found(server)).map(|_| ()).unwrap_err().1.reason
+        validate(found(server), Timestamp::now())
+            .map(|_| ())
+            .unwrap_err()
+            .1
+            .reason
     };
     assert_eq!(
         reason(&|server| server.metadata.name = Some("a.b".to_owned())),
@@ -128,6 +159,11 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
         "InvalidName"
     );
     assert_eq!(reason(&|server| server.spec.proxy_port = 8081), "InvalidPort");
+    let foo = || vec!["foo".to_owned()];
+    assert_eq!(
+        reason(&|server| server.spec.allowed_origins = foo()),
+        "InvalidOrigin"
+    );
     assert_eq!(
         reason(&|server| server.spec.transport = crate::api::Transport::Stdio),
         "NoCommand"
