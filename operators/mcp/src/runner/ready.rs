@@ -1,15 +1,14 @@
-//! Waiting for the backend: until it is ready, and until it is deleted.
+//! Waiting until the backend is ready.
 
 use std::time::Duration;
 
-use exuvia_runtime::{Metrics, Seen, follow_metadata};
 use exuvia_write::{Delete, Writer};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use tokio::sync::Notify;
 
+use super::changes::Left;
 use super::{Error, pods};
 use crate::api::PART_BACKEND;
 use crate::{naming, workload};
@@ -18,29 +17,33 @@ use crate::{naming, workload};
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Waits until every pod of the backend is new and ready; a pod that would never become so is deleted by its uid. A backend that is
-/// gone, or being deleted, is not waited for.
+/// gone, or being deleted, is not waited for, and neither is one that is not as we left it: then the answer is `false`.
 pub(super) async fn wait(
     client: &Client,
     writer: &Writer,
     namespace: &str,
     server: &str,
     backend: &str,
-) -> Result<(), Error> {
+    left: &Left,
+) -> Result<bool, Error> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let pods_of: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let which = ListParams::default().labels(&naming::selector(server, PART_BACKEND));
     loop {
         let set = match sets.get_opt(backend).await {
             Ok(Some(set)) if set.metadata.deletion_timestamp.is_none() => set,
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(true),
             Err(error) => {
                 tracing::warn!(error = %exuvia_write::brief(&error), "cannot read the backend");
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
         };
+        if !left.has_set(&set.metadata) {
+            return Ok(false);
+        }
         if workload::is_stateful_set_ready(&set) {
-            return Ok(());
+            return Ok(true);
         }
         if pods::may_be_stuck(&set) {
             let listed = pods_of
@@ -57,27 +60,5 @@ pub(super) async fn wait(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-/// Waits until the backend does not exist.
-pub(super) async fn deleted(client: &Client, namespace: &str, backend: &str, metrics: &Metrics) {
-    let api: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
-    let which = ListParams::default().fields(&format!("metadata.name={backend}"));
-    let gone = Notify::new();
-    let mut is_there = false;
-    let watch = follow_metadata(api, which, metrics, "statefulsets.apps", |seen| match seen {
-        Seen::Applied(_) => is_there = true,
-        Seen::Deleted(_) => {
-            is_there = false;
-            gone.notify_one();
-        }
-        // Deleted before the watch began.
-        Seen::Synced if !is_there => gone.notify_one(),
-        Seen::Synced => {}
-    });
-    tokio::select! {
-        () = watch => {}
-        () = gone.notified() => {}
     }
 }
