@@ -15,14 +15,16 @@ use tokio::sync::Notify;
 
 /// How the gate left the backend's two objects.
 pub(super) struct Left {
-    set: Expected,
-    service: Expected,
+    pub(super) set: Expected,
+    pub(super) service: Expected,
 }
 
 /// What an object must be like for nothing to be done.
-enum Expected {
+pub(super) enum Expected {
     /// Anything.
     Any,
+    /// Anything else: somebody was faster than we could look.
+    Otherwise,
     /// There.
     There,
     /// Not there: until somebody else makes it, and that is their affair.
@@ -33,7 +35,7 @@ enum Expected {
 
 /// What changes when anybody changes an object, but not with its status.
 #[derive(PartialEq)]
-struct Mark {
+pub(super) struct Mark {
     uid: Option<String>,
     generation: Option<i64>,
     /// Of an object without generations.
@@ -58,7 +60,7 @@ impl Mark {
 }
 
 impl Expected {
-    fn exactly(object: Option<&DynamicObject>) -> Self {
+    pub(super) fn exactly(object: Option<&DynamicObject>) -> Self {
         object.map_or(Self::Absent, |object| {
             Self::As(Box::new(Mark::new(&object.metadata)))
         })
@@ -70,31 +72,18 @@ impl Expected {
             // It is decided when it is gone.
             (Self::As(_), Some(found)) if found.deletion_timestamp.is_some() => true,
             (Self::As(mark), Some(found)) => **mark == Mark::new(found),
-            (Self::There | Self::As(_), None) => false,
+            (Self::Otherwise, _) | (Self::There | Self::As(_), None) => false,
         }
     }
 }
 
 impl Left {
-    /// Both are ours: every change of theirs is of interest.
-    pub(super) fn applied(set: Option<&DynamicObject>, service: Option<&DynamicObject>) -> Self {
-        Self {
-            set: Expected::exactly(set),
-            service: Expected::exactly(service),
-        }
-    }
-
     /// They are left alone: only that the backend goes is of interest.
     pub(super) fn alone(set: Option<&DynamicObject>) -> Self {
         Self {
             set: set.map_or(Expected::Absent, |_| Expected::There),
             service: Expected::Any,
         }
-    }
-
-    /// Whether the `StatefulSet` is still as it was left.
-    pub(super) fn has_set(&self, found: &ObjectMeta) -> bool {
-        self.set.holds(Some(found))
     }
 }
 
@@ -194,7 +183,10 @@ mod tests {
     #[test]
     fn a_change_of_the_status_is_none_and_what_somebody_else_makes_is_theirs() {
         let set = object(json!({"uid": "u", "generation": 1, "resourceVersion": "5"}));
-        let left = Left::applied(Some(&set), None);
+        let left = Left {
+            set: Expected::exactly(Some(&set)),
+            service: Expected::Any,
+        };
         for (found, holds) in [
             (json!({"uid": "u", "generation": 1, "resourceVersion": "6"}), true),
             (
@@ -214,7 +206,11 @@ mod tests {
                 true,
             ),
         ] {
-            assert_eq!(left.has_set(&object(found.clone()).metadata), holds, "{found}");
+            assert_eq!(
+                left.set.holds(Some(&object(found.clone()).metadata)),
+                holds,
+                "{found}"
+            );
         }
         assert!(!left.set.holds(None));
         let service = object(json!({"uid": "u", "resourceVersion": "5"}));
@@ -224,9 +220,9 @@ mod tests {
             &object(json!({"uid": "u", "resourceVersion": "6"})).metadata
         )));
         let alone = Left::alone(Some(&set));
-        assert!(alone.has_set(&service.metadata) && !alone.set.holds(None));
+        assert!(alone.set.holds(Some(&service.metadata)) && !alone.set.holds(None));
         let nothing = Left::alone(None);
-        assert!(nothing.has_set(&service.metadata) && nothing.set.holds(None));
+        assert!(nothing.set.holds(Some(&service.metadata)) && nothing.set.holds(None));
     }
 
     #[test]

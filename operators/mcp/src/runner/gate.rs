@@ -14,7 +14,7 @@ use kube::api::DynamicObject;
 use kube::{Api, Client};
 
 use super::backend::{PARALLEL, headless_service, stateful_set};
-use super::changes::{Left, Pause};
+use super::changes::{Expected, Left, Pause};
 use super::report::Reporter;
 use super::{BACKEND_CHECK, Error, GateKind, RunSettings, changes, next, ready};
 use crate::api::MCPServer;
@@ -87,13 +87,12 @@ impl Runner {
         let mut is_first = true;
         let mut pause = Pause::default();
         loop {
-            match self.once(health, is_first).await {
+            match self.once(health, metrics, is_first).await {
                 Ok(left) => {
                     is_first = false;
-                    let name = naming::backend(&self.config.name);
-                    changes::until_changed(&self.client, &self.config.namespace, &name, &left, metrics).await;
+                    self.until_changed(&left, metrics).await;
                     tracing::info!(
-                        backend = name,
+                        backend = naming::backend(&self.config.name),
                         "the backend was deleted or edited: asking the gate again"
                     );
                 }
@@ -110,7 +109,7 @@ impl Runner {
     }
 
     /// Decides once, does what follows, and returns how it left the backend.
-    async fn once(&self, health: &Health, is_first: bool) -> Result<Left, Error> {
+    async fn once(&self, health: &Health, metrics: &Metrics, is_first: bool) -> Result<Left, Error> {
         let server = self.server().await?;
         let owner = match &self.ours.token {
             Some(token) => Some(token.uid.clone()),
@@ -147,28 +146,43 @@ impl Runner {
             return Ok(outrun(health, &outcome));
         }
         let service = match self.gate {
-            GateKind::Strict => Some(self.gate_service(owner.as_deref()).await?),
+            GateKind::Strict => {
+                let (intent, outcome) = self.gate_service(owner.as_deref()).await?;
+                let expected = self.expected(&intent, &outcome);
+                Some((outcome, expected))
+            }
             GateKind::Compat => {
                 self.apply_service(owner.as_deref()).await?;
                 None
             }
         };
-        if let Some(service) = &service
+        if let Some((service, _)) = &service
             && !next(service)?
         {
             return Ok(outrun(health, &outcome));
         }
         let left = match service {
             // Without a token nobody can tell which of two runners is newer: they would take back each other's edits for ever.
-            Some(service) if self.ours.token.is_some() => {
-                Left::applied(outcome.object.as_ref(), service.object.as_ref())
-            }
+            Some((_, service)) if self.ours.token.is_some() => Left {
+                set: self.expected(&intent, &outcome),
+                service,
+            },
             _ => Left::alone(outcome.object.as_ref()),
         };
-        if self.wait_until_ready(&left).await? {
-            health.passed(BACKEND_CHECK, "ready");
+        tokio::select! {
+            ready = self.wait_until_ready() => {
+                ready?;
+                health.passed(BACKEND_CHECK, "ready");
+            }
+            // What somebody else made of it may never become ready.
+            () = self.until_changed(&left, metrics) => {}
         }
         Ok(left)
+    }
+
+    async fn until_changed(&self, left: &Left, metrics: &Metrics) {
+        let name = naming::backend(&self.config.name);
+        changes::until_changed(&self.client, &self.config.namespace, &name, left, metrics).await;
     }
 
     fn strict(&self, target: ObjectRef, names: Names) -> StrictGate {
@@ -228,7 +242,7 @@ impl Runner {
 
     /// The headless Service, through a gate of its own, so that no runner takes back what a newer one applied. Only after the
     /// backend's gate admitted us.
-    async fn gate_service(&self, owner: Option<&str>) -> Result<Outcome, Error> {
+    async fn gate_service(&self, owner: Option<&str>) -> Result<(Intent, Outcome), Error> {
         let intent = Intent::new(&headless_service(&self.config, owner))?;
         // Its stamps are on the object, whatever the StatefulSet's are on.
         let names = Names {
@@ -246,7 +260,19 @@ impl Runner {
                 outcome.log_line()
             );
         }
-        Ok(outcome)
+        Ok((intent, outcome))
+    }
+
+    /// The object as the gate left it. A creation is two writes, and what it returns may have an edit in it that came between.
+    fn expected(&self, intent: &Intent, outcome: &Outcome) -> Expected {
+        if let (Action::Create, Some(object)) = (outcome.decision.action, &outcome.object) {
+            let value = serde_json::to_value(object).unwrap_or_default();
+            let drift = intent.drift(&value, self.writer.field_manager(), &self.names);
+            if !drift.edits.is_empty() {
+                return Expected::Otherwise;
+            }
+        }
+        Expected::exactly(outcome.object.as_ref())
     }
 
     /// The headless Service next to a compat gate, if it is not as it should be: nothing is locked there.
@@ -271,8 +297,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Whether the backend became ready; if not, it is not as we left it any more.
-    async fn wait_until_ready(&self, left: &Left) -> Result<bool, Error> {
+    async fn wait_until_ready(&self) -> Result<(), Error> {
         let name = naming::backend(&self.config.name);
         ready::wait(
             &self.client,
@@ -280,7 +305,6 @@ impl Runner {
             &self.config.namespace,
             &self.config.name,
             &name,
-            left,
         )
         .await
     }

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
-use super::changes::Left;
 use super::{Error, pods};
 use crate::api::PART_BACKEND;
 use crate::{naming, workload};
@@ -17,33 +16,29 @@ use crate::{naming, workload};
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Waits until every pod of the backend is new and ready; a pod that would never become so is deleted by its uid. A backend that is
-/// gone, or being deleted, is not waited for, and neither is one that is not as we left it: then the answer is `false`.
+/// gone, or being deleted, is not waited for.
 pub(super) async fn wait(
     client: &Client,
     writer: &Writer,
     namespace: &str,
     server: &str,
     backend: &str,
-    left: &Left,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let pods_of: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let which = ListParams::default().labels(&naming::selector(server, PART_BACKEND));
     loop {
         let set = match sets.get_opt(backend).await {
             Ok(Some(set)) if set.metadata.deletion_timestamp.is_none() => set,
-            Ok(_) => return Ok(true),
+            Ok(_) => return Ok(()),
             Err(error) => {
                 tracing::warn!(error = %exuvia_write::brief(&error), "cannot read the backend");
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
         };
-        if !left.has_set(&set.metadata) {
-            return Ok(false);
-        }
         if workload::is_stateful_set_ready(&set) {
-            return Ok(true);
+            return Ok(());
         }
         if pods::may_be_stuck(&set) {
             let listed = pods_of
