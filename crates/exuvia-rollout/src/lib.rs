@@ -31,7 +31,8 @@ pub use drift::{Difference, Drift, Edit, Intent, InvalidIntent};
 pub use fence::{DEFAULT_FENCE, Fence, FencedKind, InForce, ProbeError};
 pub use frozen::{FROZEN_LABEL, FrozenConfig, MOUNT_PATIENCE, ReadConfig, garbage, read_settled};
 pub use gate::{
-    Action, CompatGate, Decision, Error, EventText, Next, ObjectRef, Ours, Outcome, StrictGate, exit,
+    Action, CompatGate, Decision, Error, EventText, HandOver, HandOvers, Next, ObjectRef, Ours, Outcome,
+    StrictGate, exit,
 };
 pub use generation::{Generation, Note};
 pub use hash::{hash_bytes, hash_value};

@@ -28,7 +28,7 @@ pub fn runner(server: &str) -> Vec<Rule> {
         .only(own()),
         Rule::new("Create the backend.", "apps", ["statefulsets"], &["create"]),
         Rule::new(
-            "Apply the backend, and notice when it goes.",
+            "Apply the backend, and notice when it goes or is edited.",
             "apps",
             ["statefulsets"],
             &["get", "list", "watch", "patch"],
@@ -47,7 +47,13 @@ pub fn runner(server: &str) -> Vec<Rule> {
             ["services"],
             &["create"],
         ),
-        Rule::new("Apply it.", "", ["services"], &["get", "patch"]).only(backend()),
+        Rule::new(
+            "Apply it, and notice when it goes or is edited.",
+            "",
+            ["services"],
+            &["get", "list", "watch", "patch"],
+        )
+        .only(backend()),
         Rule::new(
             "Find the pods of the backend, and delete one that is stuck on an old revision.",
             "",

@@ -3,6 +3,7 @@
 //! A field that an apply leaves out is removed if the applier was its only owner, and `replicas` then falls back to 1
 //! (PITFALLS A44). So before that apply the live value is handed over to a second field manager, which keeps it.
 
+use exuvia_rollout::HandOver;
 use exuvia_write::{Apply, Error, Writer};
 use kube::api::DynamicObject;
 use kube::{Api, ResourceExt};
@@ -21,21 +22,28 @@ pub(crate) async fn keep(
     live: &DynamicObject,
     intent: &Value,
 ) -> Result<Option<DynamicObject>, Error> {
-    let Some(replicas) = to_hand_over(live, intent, writer.field_manager()) else {
+    let Some(HandOver { manager, body }) = hand_over(live, intent, writer.field_manager()) else {
         return Ok(None);
     };
-    let handover = json!({
-        "apiVersion": intent["apiVersion"],
-        "kind": intent["kind"],
-        "metadata": {"name": live.name_any(), "namespace": live.namespace()},
-        "spec": {"replicas": replicas},
-    });
-    let writer = writer.acting_as(keeper(writer.field_manager()));
     let uid = live.uid().unwrap_or_default();
     let how = Apply::default()
         .force()
         .only_at(uid, live.resource_version().unwrap_or_default());
-    writer.apply(api, &handover, &how).await.map(Some)
+    writer.acting_as(manager).apply(api, &body, &how).await.map(Some)
+}
+
+/// The same for a gate, which carries it out under its own lock.
+pub(crate) fn hand_over(live: &DynamicObject, intent: &Value, manager: &str) -> Option<HandOver> {
+    let replicas = to_hand_over(live, intent, manager)?;
+    Some(HandOver {
+        manager: keeper(manager),
+        body: json!({
+            "apiVersion": intent["apiVersion"],
+            "kind": intent["kind"],
+            "metadata": {"name": live.name_any(), "namespace": live.namespace()},
+            "spec": {"replicas": replicas},
+        }),
+    })
 }
 
 /// The live number, if our next apply would take it away.

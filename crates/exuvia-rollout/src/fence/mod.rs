@@ -46,8 +46,8 @@ impl FencedKind {
 /// A fence around targets. Without a stamp on it an object is not fenced, so a fence can cover whole kinds.
 ///
 /// It denies an update of a stamped object that takes the stamp away, makes it unreadable, or sets it back: to a lower epoch of
-/// the same owner, or, with names that have no token, to a lower generation. Another owner's stamp passes, because a
-/// policy cannot know which owner lives. Deletion passes.
+/// the same owner, or, with names that have no token, to a lower generation. Another owner's stamp passes only if that owner is the
+/// controller among the object's owner references; a policy cannot know which owner lives. Deletion passes.
 ///
 /// ```
 /// use exuvia_rollout::{Fence, FencedKind, Names};
@@ -171,6 +171,13 @@ impl Fence {
                         ),
                         "the stamp of this object may not go back: a program with a newer stamp applied it",
                     ),
+                    validation(
+                        format!(
+                            "request.operation == 'CREATE' || !variables.new.matches({readable}) || ({})",
+                            self.is_of_its_owner()
+                        ),
+                        "the stamp of this object may not become another owner's, unless that owner becomes its controller",
+                    ),
                 ]),
                 ..ValidatingAdmissionPolicySpec::default()
             }),
@@ -232,6 +239,19 @@ impl Fence {
         } else {
             "'^[0-9]{1,18}$'"
         }
+    }
+
+    /// CEL for "the new stamp is of the owner of the old one, or of the controller", where both can be read. Otherwise a stamp could go
+    /// back by way of an owner that nobody has.
+    fn is_of_its_owner(&self) -> String {
+        if self.names.fence_annotation.is_none() {
+            return "true".to_owned();
+        }
+        let uid = "variables.new.split('/')[0]";
+        format!(
+            "{uid} == variables.old.split('/')[0] || (has(object.metadata.ownerReferences) && \
+             object.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller && owner.uid == {uid}))"
+        )
     }
 
     /// CEL for "the new stamp is not older", where both can be read.

@@ -5,10 +5,14 @@
 
 pub mod compat;
 mod error;
+mod handover;
+mod object;
 mod outcome;
 mod runner;
 pub mod strict;
 
 pub use error::Error;
+pub use handover::{HandOver, HandOvers};
+pub use object::ObjectRef;
 pub use outcome::{Action, Decision, EventText, Next, Outcome, exit};
-pub use runner::{CompatGate, ObjectRef, Ours, StrictGate};
+pub use runner::{CompatGate, Ours, StrictGate};

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use exuvia_write::{Apply, Effect, ErrorClass, Writer};
-use kube::api::{ApiResource, DynamicObject, ObjectMeta};
-use kube::{Api, Client, Resource};
+use kube::Client;
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::{Fence, FoundStamps, Generation, Intent, Names, Stamp, Stamps, Token};
 
 use super::strict::{self, Config, Observed, Owner, Present, Target, Template};
-use super::{Action, Decision, Error, Outcome, compat};
+use super::{Action, Decision, Error, HandOvers, ObjectRef, Outcome, compat, handover};
 
 /// How often it is decided at most when somebody else is faster each time.
 pub(super) const MAX_ROUNDS: u32 = 5;
@@ -18,70 +18,6 @@ pub(super) const MAX_ROUNDS: u32 = 5;
 const DELETION_PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked whether a target that is being deleted is gone.
 const POLL: Duration = Duration::from_secs(1);
-
-/// An object by its name.
-///
-/// ```
-/// use exuvia_rollout::ObjectRef;
-/// use k8s_openapi::api::apps::v1::StatefulSet;
-///
-/// let target = ObjectRef::typed::<StatefulSet>("shop", "till-backend");
-/// assert_eq!(target.to_string(), "statefulsets shop/till-backend");
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct ObjectRef {
-    /// What it is.
-    pub resource: ApiResource,
-    /// Where it is; `None` for a cluster-scoped object.
-    pub namespace: Option<String>,
-    /// What it is called.
-    pub name: String,
-}
-
-impl ObjectRef {
-    /// A namespaced object of a kind.
-    pub fn new(resource: ApiResource, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            resource,
-            namespace: Some(namespace.into()),
-            name: name.into(),
-        }
-    }
-
-    /// A namespaced object of a typed kind.
-    pub fn typed<K: Resource<DynamicType = ()>>(
-        namespace: impl Into<String>,
-        name: impl Into<String>,
-    ) -> Self {
-        Self::new(ApiResource::erase::<K>(&()), namespace, name)
-    }
-
-    /// The `Api` for it.
-    pub fn api(&self, client: &Client) -> Api<DynamicObject> {
-        match &self.namespace {
-            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &self.resource),
-            None => Api::all_with(client.clone(), &self.resource),
-        }
-    }
-
-    fn metadata(&self) -> ObjectMeta {
-        ObjectMeta {
-            name: Some(self.name.clone()),
-            namespace: self.namespace.clone(),
-            ..ObjectMeta::default()
-        }
-    }
-}
-
-impl std::fmt::Display for ObjectRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ", self.resource.plural)?;
-        if let Some(namespace) = &self.namespace {
-            write!(f, "{namespace}/")?;
-        }
-        f.write_str(&self.name)
-    }
-}
 
 /// What a helper pod knows of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +67,7 @@ pub struct StrictGate {
     owner: ObjectRef,
     deployment: Option<ObjectRef>,
     fence: Option<String>,
+    hand_overs: Option<HandOvers>,
     deletion_patience: Duration,
 }
 
@@ -145,6 +82,7 @@ impl StrictGate {
             owner,
             deployment: None,
             fence: None,
+            hand_overs: None,
             deletion_patience: DELETION_PATIENCE,
         }
     }
@@ -160,6 +98,14 @@ impl StrictGate {
     #[must_use]
     pub fn fence(mut self, name: impl Into<String>) -> Self {
         self.fence = Some(name.into());
+        self
+    }
+
+    /// What is handed over to another field manager before an apply, once it is decided that there will be one, and under the
+    /// same lock. A refused or skipped pod hands over nothing.
+    #[must_use]
+    pub fn hand_over(mut self, hand_overs: HandOvers) -> Self {
+        self.hand_overs = Some(hand_overs);
         self
     }
 
@@ -323,7 +269,8 @@ impl StrictGate {
         let Some(live) = live else {
             return self.writer.create_applied(&api, &intent.object(&body)).await;
         };
-        let metadata = live.metadata.clone();
+        let handed_over = handover::carry_out(self.hand_overs, &self.writer, &api, live, intent).await?;
+        let metadata = handed_over.as_ref().unwrap_or(live).metadata.clone();
         let (uid, version) = (metadata.uid.unwrap_or_default(), metadata.resource_version);
         let how = Apply::default().force().only_at(uid, version.unwrap_or_default());
         self.writer.apply(&api, &body, &how).await
@@ -367,6 +314,7 @@ pub struct CompatGate {
     writer: Writer,
     names: Names,
     target: ObjectRef,
+    hand_overs: Option<HandOvers>,
 }
 
 impl CompatGate {
@@ -377,7 +325,15 @@ impl CompatGate {
             writer,
             names,
             target,
+            hand_overs: None,
         }
+    }
+
+    /// What is handed over to another field manager before an apply, once it is decided that there will be one.
+    #[must_use]
+    pub fn hand_over(mut self, hand_overs: HandOvers) -> Self {
+        self.hand_overs = Some(hand_overs);
+        self
     }
 
     /// Observes, decides and carries out, once.
@@ -402,6 +358,11 @@ impl CompatGate {
                 let mut body = intent.body().clone();
                 stamps.put_on_template(&mut body, &self.names);
                 let api = self.target.api(&self.client);
+                if let Some(live) = &live {
+                    let handed_over =
+                        handover::carry_out(self.hand_overs, &self.writer, &api, live, intent).await;
+                    handed_over.map_err(Box::new)?;
+                }
                 let applied = self.writer.apply(&api, &body, &Apply::default().force()).await;
                 Some(applied.map_err(Box::new)?)
             }

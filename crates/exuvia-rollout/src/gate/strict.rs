@@ -8,9 +8,9 @@
 //! | 4 | no token of ours, target absent or unstamped | apply unstamped, with a warning |
 //! | 5 | no token of ours, target stamped | refuse: unversioned |
 //! | 6 | target is being deleted | wait, decide again |
-//! | 7 | target absent | create |
-//! | 8 | target unstamped, and its controller is our owner or nobody | apply |
+//! | 7 | target absent | our owner is the live one: create; else skip |
 //! | 8 | target unstamped, and somebody else's | refuse: unversioned |
+//! | 8 | target unstamped, and its controller is our owner or nobody | our owner is the live one: apply; else skip |
 //! | 9 | stamp unparsable | our owner is the live one: apply with a warning; else refuse: unversioned |
 //! | 10 | same owner, theirs is newer | skip |
 //! | 11 | same owner, same epoch, same intent | nothing; apply if somebody edited it |
@@ -159,13 +159,15 @@ pub fn decide(observed: &Observed) -> Decision {
             Decision::new(4, Action::ApplyUnstamped).warned()
         };
     };
+    // Pods of an owner that another one replaced make nothing: the garbage collector would take it away, and so on for ever.
+    let is_live = ours.uid == *live;
+    let if_live = |action| if is_live { action } else { Action::SkipStale };
     let Some(target) = target else {
-        return Decision::new(7, Action::Create);
+        return Decision::new(7, if_live(Action::Create));
     };
     if target.is_deleting {
         return Decision::new(6, Action::WaitGone);
     }
-    let is_live = ours.uid == *live;
     match &target.token {
         Stamp::Absent => {
             let is_foreign = target.controller.as_ref().is_some_and(|uid| *uid != ours.uid);
@@ -174,7 +176,7 @@ pub fn decide(observed: &Observed) -> Decision {
                 if is_foreign {
                     Action::RefuseUnversioned
                 } else {
-                    Action::Apply
+                    if_live(Action::Apply)
                 },
             )
         }

@@ -129,8 +129,13 @@ fn row_6_a_target_that_is_going_is_waited_for_whatever_its_stamp() {
 }
 
 #[test]
-fn row_7_what_is_absent_is_created() {
+fn row_7_what_is_absent_is_created_for_the_live_owner_only() {
     expect(&at(Target::Absent), 7, Action::Create);
+    let ours_is_dead = Observed {
+        owner: Owner::Live(THEM.to_owned()),
+        ..at(Target::Absent)
+    };
+    expect(&ours_is_dead, 7, Action::SkipStale);
 }
 
 #[test]
@@ -146,6 +151,17 @@ fn row_8_what_is_unstamped_is_adopted_unless_it_is_somebody_elses() {
     expect(&unstamped(None), 8, Action::Apply);
     expect(&unstamped(Some(US)), 8, Action::Apply);
     expect(&unstamped(Some(THEM)), 8, Action::RefuseUnversioned);
+    for (controller, action) in [
+        (None, Action::SkipStale),
+        (Some(US), Action::SkipStale),
+        (Some(THEM), Action::RefuseUnversioned),
+    ] {
+        let ours_is_dead = Observed {
+            owner: Owner::Live(THEM.to_owned()),
+            ..unstamped(controller)
+        };
+        expect(&ours_is_dead, 8, action);
+    }
 }
 
 #[test]

@@ -129,7 +129,22 @@ async fn a_stamp_never_goes_back_nor_vanishes_with_any_writer() {
         ("a:3", Some(format!("{uid}/3").as_str()))
     );
 
-    // What leaves the stamp alone passes, and so do a newer one, another owner's, scaling and deletion.
+    // Nor by way of an owner that is not the controller.
+    denied(stage.patch(&stamp(json!("nobody/1"))).await, "another owner's");
+    let owned = |controller: &str, is_controller: bool, of: &str| {
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "till", "uid": controller, "controller": is_controller});
+        json!({"metadata": {"ownerReferences": [owner], "annotations": {FENCE: format!("{of}/1")}}})
+    };
+    denied(
+        stage.patch(&owned("another", false, "another")).await,
+        "of an owner that is not the controller",
+    );
+    denied(
+        stage.patch(&owned(uid, true, "another")).await,
+        "of another owner than the controller",
+    );
+
+    // What leaves the stamp alone passes, and so do a newer one, that of a new controller, scaling and deletion.
     stage.patch(&json!({"spec": {"replicas": 2}})).await.unwrap();
     let scale = json!({"spec": {"replicas": 3}});
     stage
@@ -138,7 +153,7 @@ async fn a_stamp_never_goes_back_nor_vanishes_with_any_writer() {
         .await
         .unwrap();
     stage.patch(&stamp(json!(format!("{uid}/10")))).await.unwrap();
-    stage.patch(&stamp(json!("another/1"))).await.unwrap();
+    stage.patch(&owned("another", true, "another")).await.unwrap();
     stage
         .sets()
         .delete(TARGET, &DeleteParams::default())

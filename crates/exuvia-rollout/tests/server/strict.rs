@@ -392,4 +392,18 @@ async fn rows_14_and_15_a_recreated_owner_wins_and_the_old_ones_pods_do_not() {
         (image(&stage.live().await), stage.proxy.writes().len()),
         ("b:1", 0)
     );
+
+    // Nor do they touch what nobody stamped, nor make what is absent.
+    stage
+        .patch(&json!({"metadata": {"annotations": {FENCE: null}}}))
+        .await
+        .unwrap();
+    expect(&stage.admit(8, "a:8").await, 8, Action::SkipStale);
+    stage
+        .sets()
+        .delete(TARGET, &DeleteParams::default())
+        .await
+        .unwrap();
+    expect(&stage.admit(8, "a:8").await, 7, Action::SkipStale);
+    assert_eq!(stage.proxy.writes().len(), 0);
 }

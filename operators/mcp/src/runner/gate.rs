@@ -1,19 +1,22 @@
 //! The runner at its gate: builds the intent once, lets the gate decide, and does what follows.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use exuvia_rollout::{CompatGate, Generation, Intent, ObjectRef, Ours, StampOn, Stamps, StrictGate, Token};
+use exuvia_rollout::{
+    Action, CompatGate, Generation, Intent, Names, ObjectRef, Ours, Outcome, StampOn, Stamps, StrictGate,
+    Token,
+};
 use exuvia_runtime::{Health, Metrics};
 use exuvia_write::{Apply, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
-use serde_json::Value;
 
 use super::backend::{PARALLEL, headless_service, stateful_set};
+use super::changes::{Expected, Left, Pause};
 use super::report::Reporter;
-use super::{BACKEND_CHECK, Error, GateKind, RunSettings, next, ready};
+use super::{BACKEND_CHECK, Error, GateKind, RunSettings, changes, next, ready};
 use crate::api::MCPServer;
 use crate::run_config::{FoundConfig, RunConfig};
 use crate::{naming, scale};
@@ -25,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Runner {
     client: Client,
     writer: Writer,
-    names: exuvia_rollout::Names,
+    names: Names,
     gate: GateKind,
     fence: String,
     config: RunConfig,
@@ -78,31 +81,35 @@ impl Runner {
         &self.client
     }
 
-    /// Applies the backend through the gate, waits until it is ready, and does so again whenever it is deleted. Ends only with
-    /// an error.
+    /// Applies the backend through the gate, waits until it is ready, and does so again whenever it is deleted or edited. Ends only
+    /// with an error.
     pub(crate) async fn keep(&self, health: &Health, metrics: &Metrics) -> Result<(), Error> {
         let mut is_first = true;
+        let mut pause = Pause::default();
         loop {
-            match self.once(health).await {
-                Ok(()) => {}
+            match self.once(health, metrics, is_first).await {
+                Ok(left) => {
+                    is_first = false;
+                    self.until_changed(&left, metrics).await;
+                    tracing::info!(
+                        backend = naming::backend(&self.config.name),
+                        "the backend was deleted or edited: asking the gate again"
+                    );
+                }
                 // A runner that serves goes on serving; one that is new to it says why it cannot.
                 Err(error @ Error::Refused(..)) => return Err(error),
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "the backend could not be applied again");
                     tokio::time::sleep(ASK_AGAIN).await;
-                    continue;
                 }
             }
-            is_first = false;
-            let name = naming::backend(&self.config.name);
-            ready::deleted(&self.client, &self.config.namespace, &name, metrics).await;
-            tracing::info!(backend = name, "the backend was deleted: asking the gate again");
+            tokio::time::sleep(pause.next(Instant::now())).await;
         }
     }
 
-    /// Decides once, and does what follows.
-    async fn once(&self, health: &Health) -> Result<(), Error> {
+    /// Decides once, does what follows, and returns how it left the backend.
+    async fn once(&self, health: &Health, metrics: &Metrics, is_first: bool) -> Result<Left, Error> {
         let server = self.server().await?;
         let owner = match &self.ours.token {
             Some(token) => Some(token.uid.clone()),
@@ -120,32 +127,70 @@ impl Runner {
             policy.unwrap_or(PARALLEL),
         );
         let intent = Intent::new(&intent)?;
-        if let Some(live) = &live {
-            self.keep_scale(&target, live, &intent).await?;
-        }
         let outcome = match self.gate {
-            GateKind::Strict => self.strict(target).admit(&intent, &self.ours).await?,
+            GateKind::Strict => {
+                let gate = self.strict(target, self.names.clone());
+                gate.hand_over(scale::hand_over)
+                    .admit(&intent, &self.ours)
+                    .await?
+            }
             GateKind::Compat => self.compat(target).admit(&intent, self.ours.generation).await?,
         };
         outcome.log();
-        self.reporter.report(server.as_ref(), &outcome).await;
+        // That an edit was about nothing of ours is not worth a write.
+        let told = server
+            .as_ref()
+            .filter(|_| is_first || outcome.decision.action != Action::Nothing);
+        self.reporter.report(told, owner.as_deref(), &outcome).await;
         if !next(&outcome)? {
-            // Somebody newer is at work. What clients have with us goes on.
-            health.passed(BACKEND_CHECK, "applied by a newer runner");
-            return Ok(());
+            return Ok(outrun(health, &outcome));
         }
-        self.apply_service(owner.as_deref()).await?;
-        self.wait_until_ready().await?;
-        health.passed(BACKEND_CHECK, "ready");
-        Ok(())
+        let service = match self.gate {
+            GateKind::Strict => {
+                let (intent, outcome) = self.gate_service(owner.as_deref()).await?;
+                let expected = self.expected(&intent, &outcome);
+                Some((outcome, expected))
+            }
+            GateKind::Compat => {
+                self.apply_service(owner.as_deref()).await?;
+                None
+            }
+        };
+        if let Some((service, _)) = &service
+            && !next(service)?
+        {
+            return Ok(outrun(health, &outcome));
+        }
+        let left = match service {
+            // Without a token nobody can tell which of two runners is newer: they would take back each other's edits for ever.
+            Some((_, service)) if self.ours.token.is_some() => Left {
+                set: self.expected(&intent, &outcome),
+                service,
+            },
+            _ => Left::alone(outcome.object.as_ref()),
+        };
+        tokio::select! {
+            ready = self.wait_until_ready() => {
+                ready?;
+                health.passed(BACKEND_CHECK, "ready");
+            }
+            // What somebody else made of it may never become ready.
+            () = self.until_changed(&left, metrics) => {}
+        }
+        Ok(left)
     }
 
-    fn strict(&self, target: ObjectRef) -> StrictGate {
+    async fn until_changed(&self, left: &Left, metrics: &Metrics) {
+        let name = naming::backend(&self.config.name);
+        changes::until_changed(&self.client, &self.config.namespace, &name, left, metrics).await;
+    }
+
+    fn strict(&self, target: ObjectRef, names: Names) -> StrictGate {
         let (namespace, name) = (self.config.namespace.clone(), self.config.name.clone());
         StrictGate::new(
             self.client.clone(),
             self.writer.clone(),
-            self.names.clone(),
+            names,
             target,
             ObjectRef::typed::<MCPServer>(namespace.clone(), name.clone()),
         )
@@ -160,42 +205,11 @@ impl Runner {
             self.names.clone(),
             target,
         )
+        .hand_over(scale::hand_over)
     }
 
     fn target(&self) -> ObjectRef {
         ObjectRef::typed::<StatefulSet>(self.config.namespace.clone(), naming::backend(&self.config.name))
-    }
-
-    /// Before an apply that leaves `replicas` out. Nothing is written by a runner that the gate will skip, nor by one whose intent was
-    /// applied already: what was made by POST is ours with every default, `replicas` among them.
-    async fn keep_scale(
-        &self,
-        target: &ObjectRef,
-        live: &DynamicObject,
-        intent: &Intent,
-    ) -> Result<(), Error> {
-        let value = serde_json::to_value(live).unwrap_or_default();
-        let drift = intent.drift(&value, self.writer.field_manager(), &self.names);
-        if !drift.is_none() && self.is_newest(&value) {
-            scale::keep(&self.writer, &target.api(&self.client), live, intent.body()).await?;
-        }
-        Ok(())
-    }
-
-    /// Whether no newer runner has stamped the live object.
-    fn is_newest(&self, live: &Value) -> bool {
-        let stamps = exuvia_rollout::FoundStamps::read(live, &self.names);
-        match (&self.ours.token, stamps.token.found()) {
-            (Some(ours), Some(theirs)) if ours.uid == theirs.uid => ours.epoch >= theirs.epoch,
-            (Some(_), _) => true,
-            (None, _) => {
-                let theirs = exuvia_rollout::FoundStamps::of_template(live, &self.names);
-                theirs
-                    .generation
-                    .found()
-                    .is_none_or(|theirs| *theirs <= self.ours.generation.value)
-            }
-        }
     }
 
     async fn server(&self) -> Result<Option<MCPServer>, Error> {
@@ -222,13 +236,50 @@ impl Runner {
         })
     }
 
-    /// The headless Service, if it is not as it should be. Only after the gate admitted us.
-    async fn apply_service(&self, owner: Option<&str>) -> Result<(), Error> {
-        let service =
-            ObjectRef::typed::<Service>(self.config.namespace.clone(), naming::backend(&self.config.name));
+    fn service(&self) -> ObjectRef {
+        ObjectRef::typed::<Service>(self.config.namespace.clone(), naming::backend(&self.config.name))
+    }
+
+    /// The headless Service, through a gate of its own, so that no runner takes back what a newer one applied. Only after the
+    /// backend's gate admitted us.
+    async fn gate_service(&self, owner: Option<&str>) -> Result<(Intent, Outcome), Error> {
         let intent = Intent::new(&headless_service(&self.config, owner))?;
-        // Its own stamps are on the object, whatever the StatefulSet's are on.
-        let names = exuvia_rollout::Names::default();
+        // Its stamps are on the object, whatever the StatefulSet's are on.
+        let names = Names {
+            stamp_on: StampOn::Object,
+            ..self.names.clone()
+        };
+        let outcome = self
+            .strict(self.service(), names)
+            .admit(&intent, &self.ours)
+            .await?;
+        if outcome.decision.action != Action::Nothing {
+            tracing::info!(
+                service = self.config.name,
+                "headless Service: {}",
+                outcome.log_line()
+            );
+        }
+        Ok((intent, outcome))
+    }
+
+    /// The object as the gate left it. A creation is two writes, and what it returns may have an edit in it that came between.
+    fn expected(&self, intent: &Intent, outcome: &Outcome) -> Expected {
+        if let (Action::Create, Some(object)) = (outcome.decision.action, &outcome.object) {
+            let value = serde_json::to_value(object).unwrap_or_default();
+            let drift = intent.drift(&value, self.writer.field_manager(), &self.names);
+            if !drift.edits.is_empty() {
+                return Expected::Otherwise;
+            }
+        }
+        Expected::exactly(outcome.object.as_ref())
+    }
+
+    /// The headless Service next to a compat gate, if it is not as it should be: nothing is locked there.
+    async fn apply_service(&self, owner: Option<&str>) -> Result<(), Error> {
+        let service = self.service();
+        let intent = Intent::new(&headless_service(&self.config, owner))?;
+        let names = Names::default();
         if let Some(live) = self.read(&service).await? {
             let live = serde_json::to_value(live).unwrap_or_default();
             let drift = intent.drift(&live, self.writer.field_manager(), &names);
@@ -257,4 +308,10 @@ impl Runner {
         )
         .await
     }
+}
+
+/// Somebody newer is at work. What clients have with us goes on.
+fn outrun(health: &Health, outcome: &Outcome) -> Left {
+    health.passed(BACKEND_CHECK, "applied by a newer runner");
+    Left::alone(outcome.object.as_ref())
 }

@@ -1,6 +1,7 @@
 //! `mcp-runner`: decides at the gate, applies the backend, and serves clients as its proxy.
 
 mod backend;
+mod changes;
 mod gate;
 mod pods;
 mod ready;

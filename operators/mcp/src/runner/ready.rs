@@ -1,14 +1,12 @@
-//! Waiting for the backend: until it is ready, and until it is deleted.
+//! Waiting until the backend is ready.
 
 use std::time::Duration;
 
-use exuvia_runtime::{Metrics, Seen, follow_metadata};
 use exuvia_write::{Delete, Writer};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use tokio::sync::Notify;
 
 use super::{Error, pods};
 use crate::api::PART_BACKEND;
@@ -57,27 +55,5 @@ pub(super) async fn wait(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-/// Waits until the backend does not exist.
-pub(super) async fn deleted(client: &Client, namespace: &str, backend: &str, metrics: &Metrics) {
-    let api: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
-    let which = ListParams::default().fields(&format!("metadata.name={backend}"));
-    let gone = Notify::new();
-    let mut is_there = false;
-    let watch = follow_metadata(api, which, metrics, "statefulsets.apps", |seen| match seen {
-        Seen::Applied(_) => is_there = true,
-        Seen::Deleted(_) => {
-            is_there = false;
-            gone.notify_one();
-        }
-        // Deleted before the watch began.
-        Seen::Synced if !is_there => gone.notify_one(),
-        Seen::Synced => {}
-    });
-    tokio::select! {
-        () = watch => {}
-        () = gone.notified() => {}
     }
 }

@@ -41,7 +41,9 @@ impl Reporter {
         }
     }
 
-    pub(crate) async fn report(&self, server: Option<&MCPServer>, outcome: &Outcome) {
+    /// Tells about a decision of a runner of `owner`. If another server has its name by now, that one gets the event only: its status is
+    /// for its own runners.
+    pub(crate) async fn report(&self, server: Option<&MCPServer>, owner: Option<&str>, outcome: &Outcome) {
         let decision = outcome.decision.action.as_str();
         self.decisions
             .get_or_create(&[("decision", decision.into())])
@@ -56,6 +58,9 @@ impl Reporter {
             self.events
                 .publish(&about, kind, event.reason, "Gate", Redacted::ours(event.message))
                 .await;
+        }
+        if owner != server.metadata.uid.as_deref() {
+            return;
         }
         let api: Api<MCPServer> =
             Api::namespaced(self.client.clone(), &server.namespace().unwrap_or_default());

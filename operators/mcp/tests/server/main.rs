@@ -11,6 +11,7 @@ mod lone;
 mod program;
 
 mod chart;
+mod children;
 mod crash;
 mod epochs;
 mod gate;
