@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
     BrokenBody,
     /// Too much is held for others.
     Busy,
+    /// The body does not come.
+    Slow,
     SessionGone,
     NoBackend,
     Unreachable,
@@ -31,6 +33,7 @@ impl Refusal {
             Self::Origin => StatusCode::FORBIDDEN,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BrokenBody => StatusCode::BAD_REQUEST,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::SessionGone => StatusCode::NOT_FOUND,
             Self::Busy | Self::NoBackend | Self::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lost => StatusCode::BAD_GATEWAY,
@@ -39,7 +42,7 @@ impl Refusal {
 
     fn code(self) -> i32 {
         match self {
-            Self::TooLarge { .. } | Self::BrokenBody | Self::Method => -32600,
+            Self::TooLarge { .. } | Self::BrokenBody | Self::Slow | Self::Method => -32600,
             Self::SessionGone => -32001, // what the official SDKs' servers say
             _ => -32000,
         }
@@ -52,6 +55,7 @@ impl Refusal {
             Self::TooLarge { limit } => format!("request body too large: at most {limit} bytes are accepted"),
             Self::BrokenBody => "the request body ended early".to_owned(),
             Self::Busy => "too many large messages at once: try again in a moment".to_owned(),
+            Self::Slow => "the request body came too slowly".to_owned(),
             Self::SessionGone => "session not found: initialize a new one".to_owned(),
             Self::NoBackend => "the MCP server is not ready: try again in a moment".to_owned(),
             Self::Unreachable => "the MCP server cannot be reached: try again in a moment".to_owned(),
@@ -73,7 +77,7 @@ impl Refusal {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             // What is left of the body will not be read.
-            Self::TooLarge { .. } | Self::BrokenBody => {
+            Self::TooLarge { .. } | Self::BrokenBody | Self::Slow => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

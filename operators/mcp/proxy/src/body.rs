@@ -14,7 +14,10 @@ use std::{
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     counters::InWork,
@@ -23,6 +26,7 @@ use crate::{
     old_streams::Told,
     peek::{self, Peeked},
     pool::{Pool, Sender},
+    settings::{HELD_BODY_TIME, HELD_PIECE_TIME},
     source::Source,
     tools::AnswerFilter,
 };
@@ -34,6 +38,8 @@ pub(crate) enum BodyError {
     TooLarge,
     #[error("too much is held for other requests")]
     Busy,
+    #[error("the request body is too slow in coming")]
+    Slow,
     #[error("a list of tools in the answer cannot be filtered")]
     Withheld,
     #[error("the server is shutting down")]
@@ -74,9 +80,13 @@ impl RequestBody {
     pub(crate) async fn read(&mut self, held: &Held) -> Result<Bytes, BodyError> {
         let mut read = Vec::new();
         let mut share = held.share();
-        while let Some(rest) = &mut self.rest
-            && let Some(frame) = rest.frame().await
-        {
+        let end = Instant::now() + HELD_BODY_TIME;
+        while let Some(rest) = &mut self.rest {
+            let until = end.min(Instant::now() + HELD_PIECE_TIME);
+            let frame = timeout_at(until, rest.frame()).await;
+            let Some(frame) = frame.map_err(|_| BodyError::Slow)? else {
+                break;
+            };
             let Ok(piece) = frame?.into_data() else { continue };
             self.count(&piece)?;
             share.grow(read.len() + piece.len())?;

@@ -42,7 +42,7 @@ pub(crate) struct Held(Arc<Semaphore>);
 
 impl Default for Held {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_HELD)))
+        Self::new(MAX_HELD)
     }
 }
 
@@ -55,6 +55,10 @@ pub(crate) struct Share {
 }
 
 impl Held {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes)))
+    }
+
     pub(crate) fn share(&self) -> Share {
         Share {
             of: self.clone(),
@@ -100,6 +104,7 @@ pub(crate) async fn look(
     let read = body.read(&shared.held).await.map_err(|error| match error {
         BodyError::TooLarge => Refusal::TooLarge { limit },
         BodyError::Busy => Refusal::Busy,
+        BodyError::Slow => Refusal::Slow,
         _ => Refusal::BrokenBody,
     })?;
     // What cannot be read cannot be filtered: the answer must be complete, and not compressed.
@@ -231,7 +236,11 @@ pub(crate) async fn answer(
     }
     body.filter = Some(Box::new(if body.is_event_stream {
         parts.headers.remove(CONTENT_LENGTH); // lists become shorter
-        AnswerFilter::Events(EventFilter::new(asked.allowed.clone(), asked.id()))
+        AnswerFilter::Events(EventFilter::new(
+            asked.allowed.clone(),
+            asked.id(),
+            shared.held.clone(),
+        ))
     } else {
         AnswerFilter::Guard(Scan::default())
     }));

@@ -394,7 +394,7 @@ impl Counters {
             Refusal::Method => Some(&self.refused_method),
             Refusal::Origin => Some(&self.refused_origin),
             Refusal::TooLarge { .. } => Some(&self.refused_size),
-            Refusal::BrokenBody => None,
+            Refusal::BrokenBody | Refusal::Slow => None,
             Refusal::Busy => Some(&self.unavailable),
             Refusal::SessionGone => Some(&self.session_gone),
             Refusal::NoBackend | Refusal::Unreachable => Some(&self.unavailable),

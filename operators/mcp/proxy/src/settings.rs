@@ -31,6 +31,11 @@ pub(crate) const MAX_BUFFER: usize = 64 * 1024;
 /// counting the first [`MAX_BUFFER`] of each.
 pub(crate) const MAX_HELD: usize = 64 * 1024 * 1024;
 
+/// A body that is held must be complete within this time, and no piece of it may be longer in coming: what is held for one client
+/// is missing for others.
+pub(crate) const HELD_BODY_TIME: Duration = Duration::from_secs(60);
+pub(crate) const HELD_PIECE_TIME: Duration = Duration::from_secs(10);
+
 /// Streams that were told to end have this long to say so to their clients.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 

@@ -21,8 +21,8 @@ use super::BridgeSettings;
 /// How long a child may take to end after its stdin was closed, and again after SIGTERM.
 const TIME_TO_END: Duration = Duration::from_secs(2);
 
-/// So many children wait for requests without a session.
-const MAX_SPARES: usize = 4;
+/// So many children wait, started and unused, for requests without a session.
+const MAX_SPARES: usize = 2;
 
 /// All children of a bridge.
 pub(crate) struct Children {
@@ -95,8 +95,8 @@ impl Children {
         })
     }
 
-    /// A child for one request without a session.
-    pub(crate) fn borrow(&self) -> Result<Child, StartError> {
+    /// A child for one request without a session. Nobody has spoken to it.
+    pub(crate) fn unused(&self) -> Result<Child, StartError> {
         loop {
             let spare = self.spares().pop();
             let Some((_, mut child)) = spare else {
@@ -108,11 +108,15 @@ impl Children {
         }
     }
 
-    /// Keeps a child for the next request without a session.
-    pub(crate) fn give_back(&self, child: Child) {
-        let mut spares = self.spares();
-        if spares.len() < MAX_SPARES {
-            spares.push((Instant::now(), child));
+    /// Starts a child for the next request without a session, so that it need not wait for the start. Not the last one that there
+    /// is room for.
+    pub(crate) fn prepare(&self) {
+        if self.spares().len() >= MAX_SPARES || self.room.available_permits() <= 1 {
+            return;
+        }
+        match self.start() {
+            Ok(child) => self.spares().push((Instant::now(), child)),
+            Err(error) => tracing::debug!(%error, "no child is prepared"),
         }
     }
 

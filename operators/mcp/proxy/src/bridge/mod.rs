@@ -1,8 +1,7 @@
 //! A server that speaks MCP on stdin and stdout, served as Streamable HTTP.
 //!
 //! Each session has a child process of its own. Requests of the era without sessions (2026-07-28) get a child for
-//! themselves as well, which serves the next such request afterwards: what a child says between a request and its answer then
-//! belongs to nobody else.
+//! themselves as well, which ends with the request: what a child says then belongs to nobody else.
 
 mod answers;
 mod child;

@@ -1,4 +1,7 @@
 //! A request of the era without sessions (2026-07-28): one child to itself, and closing the response cancels it.
+//!
+//! The child ends with its request. What it says after its answer, such as a log message, is about that request: the next client must
+//! not get it, and nobody could tell it from what is about theirs.
 
 use std::{io, sync::Arc};
 
@@ -20,14 +23,17 @@ pub(crate) fn call(
     request: &Envelope,
     line: Vec<u8>,
 ) -> Result<mpsc::Receiver<Outgoing>, StartError> {
-    let mut child = children.borrow()?;
+    let mut child = children.unused()?;
     let (to, messages) = mpsc::channel(MAX_WAITING);
     let id = request.id.clone().unwrap_or_default();
     let progress = request.wanted_progress().cloned();
     let children = children.clone();
     tokio::spawn(async move {
         match converse(&mut child, &line, &id, progress.as_ref(), &to).await {
-            Ok(Outcome::Answered) => children.give_back(child),
+            Ok(Outcome::Answered) => {
+                drop(child);
+                children.prepare();
+            }
             Ok(Outcome::ClientGone) => {
                 // It need not answer any more, so nobody could tell when it is free again: it ends after this.
                 let _ = child.say(&message::cancelled(&id)).await;
@@ -83,7 +89,7 @@ async fn converse(
             true
         };
         if !is_ours {
-            continue; // late words about the request before
+            continue; // not about anything that was asked
         }
         let outgoing = Outgoing {
             message: line,

@@ -1,9 +1,13 @@
 //! Filters lists of tools in a stream of events, and holds no more than the data of one event (pure).
 
 use super::{Allowed, MAX_LIST, Scan, Unreadable, Withheld, error, filtered};
+use crate::filtering::{Held, Share};
 
 /// An event in which no list has begun within so many bytes is passed on as it comes; a list that begins later is cut off.
 const MAX_UNDECIDED: usize = 64 * 1024;
+
+/// In such steps the share of an event grows.
+const STEP: usize = 64 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
@@ -21,6 +25,9 @@ pub(crate) struct EventFilter {
     /// So many bytes of a mark at the start of the stream were seen; `None` after the first other byte.
     mark: Option<usize>,
     held: Vec<u8>,
+    /// What all streams together may hold, and what this event has of it.
+    room: Held,
+    share: Option<Share>,
     scan: Scan,
 }
 
@@ -45,7 +52,7 @@ enum Line {
 }
 
 impl EventFilter {
-    pub(crate) fn new(allowed: Allowed, id: Option<String>) -> Self {
+    pub(crate) fn new(allowed: Allowed, id: Option<String>, room: Held) -> Self {
         Self {
             allowed,
             id,
@@ -55,6 +62,8 @@ impl EventFilter {
             has_begun: false,
             mark: Some(0),
             held: Vec::new(),
+            room,
+            share: None,
             scan: Scan::default(),
         }
     }
@@ -156,14 +165,24 @@ impl EventFilter {
                 out.append(&mut self.held);
                 Ok(())
             }
-            (State::Holding, true) if self.held.len() > MAX_LIST => {
+            (State::Holding, true) if self.held.len() > MAX_LIST || !self.has_room() => {
                 self.state = State::Dropping;
                 self.held = Vec::new();
+                self.share = None;
                 self.withheld(out)
             }
             (State::Passing, true) => Err(Withheld),
             _ => Ok(()),
         }
+    }
+
+    /// Whether what is held is within this event's share, which grows with it.
+    fn has_room(&mut self) -> bool {
+        if !self.held.len().is_multiple_of(STEP) {
+            return true;
+        }
+        let share = self.share.get_or_insert_with(|| self.room.share());
+        share.grow(self.held.len() + STEP).is_ok()
     }
 
     fn withheld(&self, out: &mut Vec<u8>) -> Result<(), Withheld> {
@@ -176,6 +195,7 @@ impl EventFilter {
     /// The event that is held is complete.
     fn event(&mut self, out: &mut Vec<u8>) -> Result<(), Withheld> {
         let held = std::mem::take(&mut self.held);
+        let _share = self.share.take();
         if !self.scan.has_list() {
             out.extend_from_slice(&held);
             return Ok(());
@@ -222,7 +242,7 @@ mod tests {
 
     fn filter(id: Option<&str>) -> EventFilter {
         let allowed = std::sync::Arc::new(["a".to_owned()].into());
-        EventFilter::new(allowed, id.map(str::to_owned))
+        EventFilter::new(allowed, id.map(str::to_owned), Held::default())
     }
 
     fn passed(text: &str, size: usize) -> Result<String, Withheld> {
@@ -335,6 +355,28 @@ mod tests {
         filter.pass(large.as_bytes(), &mut out).unwrap();
         assert_eq!(out.len(), large.len());
         assert_eq!(filter.pass(b",\"tools\":[", &mut out), Err(Withheld));
+    }
+
+    #[test]
+    fn lists_of_many_streams_are_held_only_as_far_as_there_is_room() {
+        let room = Held::new(1 << 20);
+        let begun = format!("data: {{\"result\":{{\"tools\":[\"{}", "x".repeat(300 << 10));
+        let begin = || {
+            let allowed = std::sync::Arc::new(["a".to_owned()].into());
+            let mut filter = EventFilter::new(allowed, Some("7".to_owned()), room.clone());
+            let mut out = Vec::new();
+            filter.pass(begun.as_bytes(), &mut out).unwrap();
+            (filter, String::from_utf8(out).unwrap())
+        };
+        let mut filters: Vec<_> = (0..5).map(|_| begin()).collect();
+        let answered = filters.iter().filter(|(_, out)| out.contains("-32603")).count();
+        assert_eq!(answered, 1, "four fit into the room");
+        // One that is complete gives back what it held.
+        let mut out = Vec::new();
+        filters[0].0.pass(b"\"]}}\n\n", &mut out).unwrap();
+        assert_eq!(begin().1, "");
+        drop(filters);
+        assert_eq!(begin().1, "");
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub(crate) use self::{
 pub(crate) const MAX_LIST: usize = 8 * 1024 * 1024;
 
 /// What clients get for a list that cannot be passed on.
-pub(crate) const WITHHELD: &str = "the list of tools cannot be filtered: it is too large, or not JSON";
+pub(crate) const WITHHELD: &str =
+    "the list of tools cannot be filtered: it is too large, not JSON, or too much is held for others";
 pub(crate) const WITHHELD_CODE: i32 = -32603;
 
 /// Which tools clients see and may call. By default all of them, and then no message is looked at.

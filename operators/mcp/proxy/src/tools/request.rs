@@ -64,8 +64,12 @@ struct Message {
     tool: Option<String>,
 }
 
-/// Decides about a whole body. An empty one passes: it says nothing.
+/// Decides about a whole body. An empty one passes, as it says nothing, unless the headers do.
 pub(crate) fn judge(allowed: &Allowed, headers: &HeaderMap, body: &[u8]) -> Verdict {
+    if body.is_empty() && names_a_message(headers) {
+        let Refused { status, code, text } = mismatch();
+        return Verdict::Refuse(status, Some(error("null", code, &text)));
+    }
     if body.is_empty() {
         return Verdict::Pass {
             lists: false,
@@ -122,7 +126,7 @@ fn batch(allowed: &Allowed, headers: &HeaderMap, messages: &[Message]) -> Verdic
     if messages.is_empty() {
         return refuse(Refused::unclear("an empty batch"));
     }
-    if headers.contains_key(METHOD) {
+    if names_a_message(headers) {
         return refuse(mismatch());
     }
     let checked: Vec<Result<(), Refused>> = messages.iter().map(|message| check(allowed, message)).collect();
@@ -268,6 +272,11 @@ fn mismatch() -> Refused {
         code: HEADER_MISMATCH,
         ..Refused::unclear("the headers contradict the message")
     }
+}
+
+/// Whether the headers say what the one message of the body is.
+fn names_a_message(headers: &HeaderMap) -> bool {
+    headers.contains_key(METHOD) || headers.contains_key(NAME)
 }
 
 /// A server may decide by the headers of the era without sessions: they must say what the message says.

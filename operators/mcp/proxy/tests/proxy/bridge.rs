@@ -116,14 +116,37 @@ async fn clients_without_sessions_call_tools_too() {
     let client = connect(&url, true).await;
     assert_eq!(client.list_all_tools().await.unwrap().len(), 3);
     let served_by = call(&client, "whoami").await;
-    assert_eq!(
-        call(&client, "whoami").await,
-        served_by,
-        "a child serves the next request, too"
-    );
+    until("the child ends with its request", || !is_running(&served_by)).await;
+    assert_ne!(call(&client, "whoami").await, served_by);
     assert_eq!(call(&client, "steps").await, "three steps");
     bridge.stop().await;
-    assert!(!is_running(&served_by));
+}
+
+/// A server that logs about a call after its answer: that is not for the next client.
+#[tokio::test]
+async fn what_a_child_says_after_its_answer_reaches_no_other_client() {
+    let script = r#"n=0
+while read -r line; do
+    if [ $n = 1 ]; then echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"secret of the first"}}'; fi
+    echo '{"jsonrpc":"2.0","id":1,"result":{}}'
+    n=1
+    echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"secret of the first"}}'
+done"#;
+    let bridge = RunningBridge::start(shell(script)).await;
+    let headers = [
+        JSON,
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "ping"),
+    ];
+    for _ in 0..5 {
+        let mut answer = post(bridge.address, "/mcp", &headers, &modern(1, "ping", json!({}))).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let body = answer.body().await;
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains(r#""result":{}"#), "{body}");
+        assert!(!body.contains("secret"), "{body}");
+    }
+    bridge.stop().await;
 }
 
 fn modern(id: u64, method: &str, mut params: Value) -> String {

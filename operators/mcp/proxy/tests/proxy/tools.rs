@@ -120,6 +120,13 @@ async fn no_disguise_brings_a_hidden_call_to_the_server() {
             -32600,
         ),
         (&[JSON, ("mcp-method", "ping")], hidden, 400, -32020),
+        (&[JSON, ("mcp-method", "tools/call")], "", 400, -32020),
+        (
+            &[JSON, ("mcp-name", "h")],
+            r#"[{"id":1,"method":"ping"}]"#,
+            400,
+            -32020,
+        ),
         (
             &[JSON, ("mcp-method", "tools/call"), ("mcp-name", "h")],
             r#"{"id":1,"method":"ping"}"#,
@@ -380,4 +387,18 @@ async fn large_requests_are_held_only_as_far_as_there_is_room() {
         assert_eq!(smaller.status(), StatusCode::OK, "what was held is given back");
     }
     assert_eq!(seen.lock().unwrap().len(), 3);
+
+    // A body whose last byte does not come is given up, and so is what it held.
+    let unfinished = body(20 << 20);
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        unfinished.len() + 1
+    );
+    let sent = format!("{head}{unfinished}");
+    let slow: Vec<_> = (0..3).map(|_| raw(proxy.address, &sent)).collect();
+    for answer in futures::future::join_all(slow).await {
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+    let honest = post(proxy.address, "/mcp", &[JSON], &body(40 << 20)).await;
+    assert_eq!(honest.status(), StatusCode::OK);
 }
