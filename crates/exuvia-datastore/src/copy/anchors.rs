@@ -230,6 +230,14 @@ impl Anchors<'_> {
         }
     }
 
+    /// Whether its objects are sources as the aggregated API server shows them. The collector forgot these when the CRDs answered, and
+    /// sees them as new ones; and that server may store in its own way what is written to them.
+    fn is_shown(&self, resource: &ApiResource) -> bool {
+        let targets = self.mover.kinds.targets().into_iter();
+        let mut names = targets.map(|kind| (&kind.resource.group, &kind.resource.plural));
+        names.any(|(group, plural)| *group == resource.group && *plural == resource.plural)
+    }
+
     fn failed(&self, resource: &ApiResource, metadata: &ObjectMeta, why: Redacted) {
         let mut found = lock(&self.found);
         found.failed += 1;
@@ -248,7 +256,7 @@ impl Anchors<'_> {
 impl Visitor for Anchors<'_> {
     async fn visit(&self, resource: &ApiResource, object: PartialObjectMeta) -> Verdict {
         let references = object.metadata.owner_references.as_deref().unwrap_or_default();
-        if references.is_empty() || object.metadata.deletion_timestamp.is_some() {
+        if references.is_empty() || object.metadata.deletion_timestamp.is_some() || self.is_shown(resource) {
             return Verdict::skipped();
         }
         let mut anchors = Vec::new();
