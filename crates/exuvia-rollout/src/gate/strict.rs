@@ -161,9 +161,9 @@ pub fn decide(observed: &Observed) -> Decision {
     };
     // Pods of an owner that another one replaced make nothing: the garbage collector would take it away, and so on for ever.
     let is_live = ours.uid == *live;
-    let if_live = |action| if is_live { action } else { Action::SkipStale };
+    let unless_replaced = |action| if is_live { action } else { Action::SkipStale };
     let Some(target) = target else {
-        return Decision::new(7, if_live(Action::Create));
+        return Decision::new(7, unless_replaced(Action::Create));
     };
     if target.is_deleting {
         return Decision::new(6, Action::WaitGone);
@@ -176,7 +176,7 @@ pub fn decide(observed: &Observed) -> Decision {
                 if is_foreign {
                     Action::RefuseUnversioned
                 } else {
-                    if_live(Action::Apply)
+                    unless_replaced(Action::Apply)
                 },
             )
         }

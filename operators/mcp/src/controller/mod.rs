@@ -141,7 +141,7 @@ impl ServerController {
         let api: Api<MCPServer> = Api::namespaced(client.clone(), &server.namespace().unwrap_or_default());
         let server = writer.ensure_finalizer(&api, &server, FINALIZER).await?.object;
 
-        let found = dereference::dereference(client, server).await?;
+        let found = Box::pin(dereference::dereference(client, server)).await?;
         let accepted = match validate::validate(found, Timestamp::now()) {
             Ok(accepted) => accepted,
             Err((found, rejection)) => {

@@ -175,14 +175,14 @@ mod tests {
 
     use super::*;
 
-    fn object(metadata: serde_json::Value) -> DynamicObject {
+    fn object(metadata: &serde_json::Value) -> DynamicObject {
         serde_json::from_value(json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata}))
             .unwrap()
     }
 
     #[test]
     fn a_change_of_the_status_is_none_and_what_somebody_else_makes_is_theirs() {
-        let set = object(json!({"uid": "u", "generation": 1, "resourceVersion": "5"}));
+        let set = object(&json!({"uid": "u", "generation": 1, "resourceVersion": "5"}));
         let left = Left {
             set: Expected::exactly(Some(&set)),
             service: Expected::Any,
@@ -206,18 +206,14 @@ mod tests {
                 true,
             ),
         ] {
-            assert_eq!(
-                left.set.holds(Some(&object(found.clone()).metadata)),
-                holds,
-                "{found}"
-            );
+            assert_eq!(left.set.holds(Some(&object(&found).metadata)), holds, "{found}");
         }
         assert!(!left.set.holds(None));
-        let service = object(json!({"uid": "u", "resourceVersion": "5"}));
+        let service = object(&json!({"uid": "u", "resourceVersion": "5"}));
         let exactly = Expected::exactly(Some(&service));
         assert!(exactly.holds(Some(&service.metadata)));
         assert!(!exactly.holds(Some(
-            &object(json!({"uid": "u", "resourceVersion": "6"})).metadata
+            &object(&json!({"uid": "u", "resourceVersion": "6"})).metadata
         )));
         let alone = Left::alone(Some(&set));
         assert!(alone.set.holds(Some(&service.metadata)) && !alone.set.holds(None));

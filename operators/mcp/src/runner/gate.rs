@@ -87,7 +87,7 @@ impl Runner {
         let mut is_first = true;
         let mut pause = Pause::default();
         loop {
-            match self.once(health, metrics, is_first).await {
+            match Box::pin(self.once(health, metrics, is_first)).await {
                 Ok(left) => {
                     is_first = false;
                     self.until_changed(&left, metrics).await;

@@ -98,7 +98,7 @@ async fn edits_are_taken_back_and_a_late_write_of_an_old_runner_changes_nothing(
     .await;
 
     // The old runner's next write of the Service is on its way while a newer runner applies its own.
-    let (arrived, arrives) = mpsc::channel();
+    let (arrived, arrivals) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
     let patches = Match::method(Method::PATCH)
@@ -114,7 +114,7 @@ async fn edits_are_taken_back_and_a_late_write_of_an_old_runner_changes_nothing(
         .await
         .unwrap();
     until("the old runner's write is on its way", async || {
-        arrives.try_recv().is_ok()
+        arrivals.try_recv().is_ok()
     })
     .await;
     config(&lone, &world, "example.com/mcp:2", &json!({"mcpPort": 8081}));

@@ -61,6 +61,7 @@ where
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "most of it is what people have made")]
 async fn objects_of_people_are_neither_changed_nor_deleted_and_nothing_is_made_next_to_them() {
     let world = World::new("names").await;
     let _operator = Operator::start(&world, &["--resync=300ms"]);

@@ -361,22 +361,22 @@ mod tests {
     fn lists_of_many_streams_are_held_only_as_far_as_there_is_room() {
         let room = Held::new(1 << 20);
         let begun = format!("data: {{\"result\":{{\"tools\":[\"{}", "x".repeat(300 << 10));
-        let begin = || {
+        let stream = || {
             let allowed = std::sync::Arc::new(["a".to_owned()].into());
             let mut filter = EventFilter::new(allowed, Some("7".to_owned()), room.clone());
             let mut out = Vec::new();
             filter.pass(begun.as_bytes(), &mut out).unwrap();
             (filter, String::from_utf8(out).unwrap())
         };
-        let mut filters: Vec<_> = (0..5).map(|_| begin()).collect();
+        let mut filters: Vec<_> = (0..5).map(|_| stream()).collect();
         let answered = filters.iter().filter(|(_, out)| out.contains("-32603")).count();
         assert_eq!(answered, 1, "four fit into the room");
         // One that is complete gives back what it held.
         let mut out = Vec::new();
         filters[0].0.pass(b"\"]}}\n\n", &mut out).unwrap();
-        assert_eq!(begin().1, "");
+        assert_eq!(stream().1, "");
         drop(filters);
-        assert_eq!(begin().1, "");
+        assert_eq!(stream().1, "");
     }
 
     #[test]

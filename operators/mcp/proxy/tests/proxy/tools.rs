@@ -88,6 +88,7 @@ async fn noting(
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "most of it is a table")]
 async fn no_disguise_brings_a_hidden_call_to_the_server() {
     let (server, seen) = noting(|| text("{}")).await;
     let proxy = showing(["a"], &server).await;
@@ -149,8 +150,11 @@ async fn no_disguise_brings_a_hidden_call_to_the_server() {
             let mut answer = soon("an answer", sent).await.unwrap();
             assert_eq!(answer.status(), status, "{lines:?} {body}");
             let said = answer.json().await;
-            let first = said.get(0).unwrap_or(&said);
-            assert_eq!(first["error"]["code"], code, "{lines:?} {body}");
+            assert_eq!(
+                said.get(0).unwrap_or(&said)["error"]["code"],
+                code,
+                "{lines:?} {body}"
+            );
         }
     }
     // The same in chunks, after which comes what looks like a second request.
