@@ -147,8 +147,8 @@ const QUIET: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The time between two decisions: none at first, then more and more. Whoever else writes the backend all the time, an admission
-/// webhook or another controller, is not answered as often.
+/// The time between two decisions: none at first, then more and more. If somebody else writes the backend all the time, an admission
+/// webhook or another controller, that is not answered as often.
 #[derive(Default)]
 pub(super) struct Pause {
     last: Option<Instant>,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_status_is_none_and_what_somebody_else_makes_is_theirs() {
+    fn a_change_of_the_status_does_not_count_and_what_somebody_else_makes_is_theirs() {
         let set = object(&json!({"uid": "u", "generation": 1, "resourceVersion": "5"}));
         let left = Left {
             set: Expected::exactly(Some(&set)),
