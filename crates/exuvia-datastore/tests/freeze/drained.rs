@@ -81,12 +81,15 @@ async fn drained_after_the_write(name: &str, by_master: bool) {
     let what = if by_master {
         "requests that bypass the count"
     } else {
-        "writes to the source"
+        "works on 1 write to the source"
     };
     until("the write is counted", async || {
         match freeze.drained(Drain::Auto).await.unwrap() {
             Drained::WaitUntil { why, .. } if why.contains(what) => Ok(()),
-            drained => Err(drained),
+            drained => {
+                assert!(!write.is_finished(), "the write ended before it was looked for: {drained:?}");
+                Err(drained)
+            }
         }
     })
     .await;
