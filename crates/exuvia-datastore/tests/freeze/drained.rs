@@ -87,7 +87,10 @@ async fn drained_after_the_write(name: &str, by_master: bool) {
         match freeze.drained(Drain::Auto).await.unwrap() {
             Drained::WaitUntil { why, .. } if why.contains(what) => Ok(()),
             drained => {
-                assert!(!write.is_finished(), "the write ended before it was looked for: {drained:?}");
+                assert!(
+                    !write.is_finished(),
+                    "the write ended before it was looked for: {drained:?}"
+                );
                 Err(drained)
             }
         }
