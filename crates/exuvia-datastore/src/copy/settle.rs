@@ -1,4 +1,4 @@
-//! Brings the targets of one source in step with it: read, copied, read again.
+//! Brings the targets of one source in step with it: read, copied, and compared with what the server then has.
 
 use exuvia_api::datastore_reason as reason;
 use exuvia_sweep::ResourceVersion;
@@ -174,9 +174,14 @@ impl Mover {
             return Ok(Err(Settled::Held(problem)));
         }
         Box::pin(self.learn_alias(target, source, output)).await?;
-        // Another look after each write: what is there then is what counts.
+        // What the server has after each write is what counts. Its answer to the write says so as well as another read does.
+        let mut answer = None;
         for look in 0..MAX_LOOKS {
-            let live = match self.place(target, output).await? {
+            let there = match answer.take() {
+                Some(live) => Ok(Place::Ours(live)),
+                None => self.place(target, output).await?,
+            };
+            let live = match there {
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
                 Ok(Place::Equal(live)) => {
                     self.note_successor(source, output, target, &live);
@@ -216,12 +221,16 @@ impl Mover {
                 return Ok(Ok(made(Some(&live.metadata), true)));
             }
             lock(&self.known).remove(&place);
-            if let Err(held) = self
-                .write_target(target, work, output, live.as_deref(), &references)
-                .await?
-            {
-                return Ok(Err(held));
-            }
+            let written = self.write_target(target, work, output, live.as_deref(), &references);
+            answer = match written.await? {
+                Ok(written) => {
+                    let is_all_there_is = |live: &DynamicObject| {
+                        live.metadata.deletion_timestamp.is_none() && self.is_ours_alone(live)
+                    };
+                    written.filter(is_all_there_is).map(Box::new)
+                }
+                Err(held) => return Ok(Err(held)),
+            };
         }
         Err(Error::Changed("a target is not as it was written"))
     }
@@ -279,7 +288,8 @@ impl Mover {
         }
     }
 
-    /// Creates the target, or brings it up to date. One that was made from another object of the same name is made again.
+    /// Creates the target, or brings it up to date; returns what the server has then. One that was made from another object of
+    /// the same name is made again: `None`, as for all that the next look must tell.
     async fn write_target(
         &self,
         target: &Kind,
@@ -287,16 +297,16 @@ impl Mover {
         output: &Output,
         live: Option<&DynamicObject>,
         references: &[OwnerReference],
-    ) -> Result<Result<(), Settled>, Error> {
+    ) -> Result<Result<Option<DynamicObject>, Settled>, Error> {
         let source = work.source;
         if let Some(former) = live.filter(|live| !is_of(source, live)) {
-            return self.make_room(target, former).await.map(Ok);
+            return self.make_room(target, former).await.map(|()| Ok(None));
         }
         let wanted = self.wanted(target, source, output, references);
         let written = match live {
             None => match self.create(target, &wanted).await? {
                 Ok(Some(created)) => created,
-                Ok(None) => return Ok(Ok(())), // somebody was faster: the next look says who
+                Ok(None) => return Ok(Ok(None)), // somebody was faster: the next look says who
                 Err(problem) => return Ok(Err(Settled::Held(problem))),
             },
             Some(live) if self.is_up_to_date(source, live, output) && has_owners(live, references) => {
@@ -307,7 +317,7 @@ impl Mover {
                 // A field may be immutable. Nobody uses the target yet, so it is made again, if it can be.
                 Err(problem) => {
                     if self.can_be_created(target, output, &wanted).await? {
-                        return self.make_room(target, live).await.map(Ok);
+                        return self.make_room(target, live).await.map(|()| Ok(None));
                     }
                     return Ok(Err(Settled::Held(problem)));
                 }
@@ -315,11 +325,11 @@ impl Mover {
         };
         if !self.has_its_status(target, &written, source, output)
             && let Some(status) = self.status_of(output)
-            && let Err(problem) = self.write_status(target, &written, source, &status).await?
         {
-            return Ok(Err(Settled::Held(problem)));
+            let written = self.write_status(target, &written, source, &status).await?;
+            return Ok(written.map(Some).map_err(Settled::Held));
         }
-        Ok(Ok(()))
+        Ok(Ok(Some(written)))
     }
 
     /// Whether the server would take it as a new object.

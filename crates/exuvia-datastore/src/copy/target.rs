@@ -70,8 +70,7 @@ impl Mover {
             );
             return Ok(Err(going));
         }
-        // A saved copy that somebody created again carries our mark, too.
-        if self.is_ours(&live) && !written_by_others(&live.metadata) {
+        if self.is_ours_alone(&live) {
             return Ok(Ok(Place::Ours(Box::new(live))));
         }
         let is_contested = self.is_ours(&live) || self.is_of_another(&live).await?;
@@ -80,6 +79,12 @@ impl Mover {
             Ok(_) if is_contested => Ok(Place::Contested(mark())),
             compared => compared,
         })
+    }
+
+    /// Whether this migration made it, and nobody else has written to it. A saved copy that somebody created again carries our
+    /// mark, too.
+    pub(super) fn is_ours_alone(&self, live: &DynamicObject) -> bool {
+        self.is_ours(live) && !written_by_others(&live.metadata)
     }
 
     /// Whether a live object is what is wanted.
@@ -271,14 +276,14 @@ impl Mover {
         copies.then(|| output.status.clone().unwrap_or_default())
     }
 
-    /// Writes the status to its subresource, or removes it.
+    /// Writes the status to its subresource, or removes it. Returns what the server has then.
     pub(super) async fn write_status(
         &self,
         target: &Kind,
         live: &DynamicObject,
         source: &DynamicObject,
         status: &Value,
-    ) -> Attempt<()> {
+    ) -> Attempt<DynamicObject> {
         let status = rebased(
             status.clone(),
             source.metadata.generation,
@@ -293,7 +298,7 @@ impl Mover {
             }
         };
         match self.writer.patch_status_with_retry(&api, live, set).await {
-            Ok(_) => Ok(Ok(())),
+            Ok(written) => Ok(Ok(written.object)),
             Err(error) => match refusal(&error) {
                 Some(problem) => Ok(Err(problem.without_values_of(source))),
                 None => Err(error.into()),
