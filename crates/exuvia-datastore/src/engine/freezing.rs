@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use exuvia_write::{Name, Redacted, Writer, redacted};
 
+use super::locks::LockIdentity;
 use super::{Engine, is_gone};
 use crate::Error;
 use crate::check::is_on_target;
@@ -13,6 +14,13 @@ use crate::protocol::{Denies, Drained, Stage};
 
 /// Between two looks at API servers that do not refuse yet: each learns of a policy within about a second (PITFALLS D10).
 pub(super) const BETWEEN_PROBES: Duration = Duration::from_millis(250);
+
+/// Between two looks at identity Leases.
+const BETWEEN_LEASES: Duration = Duration::from_millis(500);
+
+/// For so long a step asks again by itself: to look at everything in between would be three requests in four. Then the engine
+/// looks whether the step is still wanted.
+const TURN: Duration = Duration::from_secs(2);
 
 impl Engine {
     pub(super) async fn count_writers(&mut self) -> Result<(), Error> {
@@ -74,14 +82,14 @@ impl Engine {
 
     /// The shield must be up on every API server, or one of them lets the garbage collector pass.
     pub(super) async fn shield(&mut self) -> Result<(), Error> {
-        let freeze = &self.work()?.freeze;
-        freeze.set_shield(true).await?;
-        if freeze.probe_shield().await?.all_asked_deny() {
-            self.seen.shielded = true;
-        } else {
-            tokio::time::sleep(BETWEEN_PROBES).await;
+        let until = Instant::now() + TURN;
+        self.work()?.freeze.set_shield(true).await?;
+        loop {
+            self.seen.shielded = self.work()?.freeze.probe_shield().await?.all_asked_deny();
+            if self.seen.shielded || self.turn_is_over(until).await {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     pub(super) async fn probe(&mut self) -> Result<(), Error> {
@@ -93,16 +101,33 @@ impl Engine {
             Stage::After => Form::Converged,
             _ => Form::Frozen,
         };
+        let until = Instant::now() + TURN;
         let before = self.our_locks().await?;
+        loop {
+            if self.all_deny(form, &before).await? || self.turn_is_over(until).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Pauses; `true`: it was asked for long enough, and the engine should look at everything again.
+    async fn turn_is_over(&self, until: Instant) -> bool {
+        tokio::select! {
+            () = self.control.cancelled() => true,
+            () = tokio::time::sleep(BETWEEN_PROBES) => Instant::now() >= until,
+        }
+    }
+
+    async fn all_deny(&mut self, form: Form, before: &[LockIdentity]) -> Result<bool, Error> {
         // The shield has a probe of its own, after its step. A process that ended between its policy and its binding left half of it:
         // to wait for that here would be to wait until the freeze is undone.
         let probed = self.work()?.freeze.probe(form, false).await?;
         // The same policies before and after: what was asked in between was about these.
         if probed.all_asked_deny() && self.our_locks().await? == before {
-            self.locks_probed = before;
+            self.locks_probed = before.to_vec();
             self.probed_at = Some(Instant::now());
             self.seen.probed();
-            return Ok(());
+            return Ok(true);
         }
         if let Some((server, why)) = probed.not_yet().next() {
             let why = why
@@ -111,8 +136,7 @@ impl Engine {
                 .unwrap_or_else(|| "does not refuse writes yet".into());
             self.message = Some(redacted!("{}: {}", Name(server), why));
         }
-        tokio::time::sleep(BETWEEN_PROBES).await;
-        Ok(())
+        Ok(false)
     }
 
     pub(super) async fn drain(&mut self) -> Result<(), Error> {
@@ -132,26 +156,40 @@ impl Engine {
             self.seen.drained = if left.is_zero() {
                 Drained::Yes
             } else {
-                tokio::time::sleep(left.min(BETWEEN_PROBES)).await;
+                tokio::time::sleep(left.min(TURN)).await;
                 Drained::NotYet // and looked at again
             };
             return Ok(());
         }
-        self.seen.drained = match self.work()?.freeze.drained(how).await? {
-            DrainState::ProvenByGauges | DrainState::WaitedOut => Drained::Yes,
-            DrainState::WaitUntil { at, why } => {
-                self.message = Some(Redacted::ours(why));
-                let left = at.saturating_duration_since(Instant::now());
-                tokio::time::sleep(left.min(BETWEEN_PROBES)).await;
-                Drained::NotYet
-            }
-            DrainState::NotYet { why } => {
-                self.message = Some(Redacted::ours(why));
-                self.seen.denies = Denies::NotYet;
-                tokio::time::sleep(BETWEEN_PROBES).await;
-                Drained::NotYet
-            }
-        };
+        let until = Instant::now() + TURN;
+        while Instant::now() < until && !self.control.is_cancelled() {
+            self.seen.drained = match self.work()?.freeze.drained(how).await? {
+                DrainState::ProvenByGauges | DrainState::WaitedOut => {
+                    self.seen.drained = Drained::Yes;
+                    return Ok(());
+                }
+                DrainState::WaitUntil { at, why } => {
+                    self.message = Some(Redacted::ours(why));
+                    // Gauges may prove it at any moment.
+                    let pause = if how == Drain::Auto { BETWEEN_PROBES } else { TURN };
+                    let left = at.saturating_duration_since(Instant::now());
+                    tokio::time::sleep(left.min(pause)).await;
+                    Drained::NotYet
+                }
+                // They are renewed every 10 s, and nobody needs to be probed again for that.
+                DrainState::WaitForLeases { why } => {
+                    self.message = Some(Redacted::ours(why));
+                    tokio::time::sleep(BETWEEN_LEASES).await;
+                    Drained::NotYet
+                }
+                DrainState::NotYet { why } => {
+                    self.message = Some(Redacted::ours(why));
+                    (self.seen.denies, self.seen.drained) = (Denies::NotYet, Drained::NotYet);
+                    tokio::time::sleep(BETWEEN_PROBES).await;
+                    return Ok(());
+                }
+            };
+        }
         Ok(())
     }
 }

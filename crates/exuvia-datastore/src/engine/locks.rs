@@ -10,9 +10,12 @@ use super::Engine;
 use super::observe::{is_gone, uid_of};
 use crate::Error;
 use crate::copy::FIELD_MANAGER;
-use crate::freeze::{Form, Freeze, Part, PartState, Piece, Scope, Standing, read_flag};
+use crate::freeze::{Form, Freeze, Part, PartState, Piece, Scope, Standing};
 use crate::protocol::{Clones as CloneState, Deletion, Denies, Flags, Guard, Locks, Policy, Route, Stage};
 use crate::route::{self, Clones};
+
+/// Name, uid and generation of a policy or binding of ours.
+pub(super) type LockIdentity = (String, String, Option<i64>);
 
 impl Engine {
     pub(super) async fn locks(&mut self, stage: Stage) -> Result<Locks, Error> {
@@ -165,7 +168,7 @@ impl Engine {
             if comes_with_copy && stage != Stage::After {
                 continue;
             }
-            let now = match read_flag(&self.client, flag).await {
+            let now = match self.flag_places.read(&self.client, flag).await {
                 Ok(now) => now,
                 // One that is gone holds nobody. On the way to the commit it is missing, which must not keep the rule about
                 // maxDuration from being reached.
@@ -253,8 +256,8 @@ impl Engine {
         }
     }
 
-    /// Name, uid and generation of each policy and binding of ours.
-    pub(super) async fn our_locks(&self) -> Result<Vec<(String, String, Option<i64>)>, Error> {
+    /// Each policy and binding of ours.
+    pub(super) async fn our_locks(&self) -> Result<Vec<LockIdentity>, Error> {
         Ok(self.work()?.freeze.look().await?.identities())
     }
 

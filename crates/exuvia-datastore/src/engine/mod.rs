@@ -28,12 +28,13 @@ use kube::{Api, Client, Config};
 
 #[cfg(feature = "controller")]
 pub(crate) use self::awaited::Awaited;
+use self::locks::LockIdentity;
 pub(crate) use self::observe::is_gone;
 pub(crate) use self::second::second_version;
 pub(crate) use self::work::Work;
 use crate::Error;
 use crate::copy::{Findings, Follower};
-use crate::freeze::{SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
+use crate::freeze::{FlagPlaces, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 use crate::protocol::{Copied, Hold, Next, NextStep, Observed, Seen, Step, Synced};
 use crate::route::Marked;
 
@@ -48,6 +49,7 @@ pub struct Engine {
     /// As it was last read.
     migration: DatastoreMigration,
     clock: ServerClock,
+    flag_places: FlagPlaces,
     control: Control,
     work: Option<Work>,
     /// Keeps targets in step before the freeze, with the parts of the spec that it works by.
@@ -63,7 +65,7 @@ pub struct Engine {
     /// When the flags were set: without a policy, time alone drains.
     flags_set_at: Option<Instant>,
     /// Our policies as they were when every API server refused: another one of the same name is not the same lock.
-    locks_probed: Vec<(String, String, Option<i64>)>,
+    locks_probed: Vec<LockIdentity>,
     /// When every API server was last seen to refuse: what began before may end later.
     probed_at: Option<Instant>,
     /// The APIService as it was when the target CRDs answered everywhere: another one is another route.
@@ -125,6 +127,7 @@ impl Engine {
             uid: migration.metadata.uid.clone().unwrap_or_default(),
             migration,
             clock: ServerClock::default(),
+            flag_places: FlagPlaces::default(),
             control: Control::new(),
             work: None,
             follower: None,

@@ -8,7 +8,7 @@ use super::observe::uid_of;
 use super::work::Work;
 use crate::Error;
 use crate::copy::Findings;
-use crate::freeze::{Drain, Form, read_flag};
+use crate::freeze::{Drain, Form};
 use crate::protocol::{Checked, Copied, Denies, Seen, Step, Tried, Undo, Verified};
 use crate::{check, versions};
 
@@ -313,7 +313,8 @@ impl Engine {
             if saved.comes_with_copy() {
                 continue; // the target guard keeps it as it was copied
             }
-            if read_flag(&self.client, flag).await?.value.as_ref() != Some(&flag.frozen) {
+            let now = self.flag_places.read(&self.client, flag).await?;
+            if now.value.as_ref() != Some(&flag.frozen) {
                 return Ok(()); // the next look decides what that means
             }
         }

@@ -64,7 +64,12 @@ pub enum Drained {
         /// Why it is not proven by gauges, in one sentence.
         why: String,
     },
-    /// Perhaps, and it is not known until when.
+    /// Perhaps: not every server that cannot be asked has shown that it is awake.
+    WaitForLeases {
+        /// Which one has not, in one sentence.
+        why: String,
+    },
+    /// Perhaps: a server was not seen to deny, so all of them must be probed again.
     NotYet {
         /// What is missing, in one sentence.
         why: String,
@@ -220,7 +225,7 @@ pub(super) fn drained(situation: &Situation<'_>) -> Drained {
         Err(why) => return Drained::NotYet { why },
     };
     if let Unasked::NotKnown(why) = situation.unasked {
-        return Drained::NotYet { why: why.clone() };
+        return Drained::WaitForLeases { why: why.clone() };
     }
     let (wait, why) = match (situation.how, why_not_proven(situation)) {
         (Drain::Fixed(duration), _) => (duration, "freeze.drain is a duration".to_owned()),

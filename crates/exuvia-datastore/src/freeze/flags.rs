@@ -1,5 +1,7 @@
 //! Fields of other objects that tell controllers to stop: read, frozen, and given back as they were.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use exuvia_api::{Flag, RETIRED_ANNOTATION, RETIRED_FLAGS_ANNOTATION, SavedFlag};
@@ -12,6 +14,7 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::path::Path;
+use crate::lock::lock;
 
 /// How long API servers are waited for that still have a policy which is gone.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(30);
@@ -96,13 +99,40 @@ fn restoring(now: Option<&Value>, flag: &Flag, saved: &SavedFlag, goal: FlagGoal
 
 /// Reads a flag.
 pub async fn read_flag(client: &Client, flag: &Flag) -> Result<FlagNow, Error> {
+    read_at(&api_of(client, flag).await?, flag).await
+}
+
+async fn read_at(api: &Api<DynamicObject>, flag: &Flag) -> Result<FlagNow, Error> {
     let path = path_of(flag)?;
-    let api = api_of(client, flag).await?;
-    let object = object_of(&api, flag).await?;
+    let object = object_of(api, flag).await?;
     Ok(FlagNow {
         uid: object.uid().unwrap_or_default(),
         value: value_at(&object, &path, flag)?,
     })
+}
+
+/// Where flags were found. An engine reads them at each of its looks; to look their kinds up each time was one request in ten.
+#[derive(Debug, Default)]
+pub struct FlagPlaces(Mutex<HashMap<(GroupVersionKind, String), Api<DynamicObject>>>);
+
+impl FlagPlaces {
+    /// As [`read_flag`], without a look at the kind where that is known. It is looked up again if nothing is found there.
+    pub async fn read(&self, client: &Client, flag: &Flag) -> Result<FlagNow, Error> {
+        let kind = GroupVersionKind::gvk(&flag.group, &flag.version, &flag.kind);
+        let place = (kind, flag.namespace.clone());
+        let known = lock(&self.0).get(&place).cloned();
+        if let Some(api) = known {
+            match read_at(&api, flag).await {
+                Err(Error::NoObject { .. }) => {}
+                read => return read,
+            }
+        }
+        lock(&self.0).remove(&place);
+        let api = api_of(client, flag).await?;
+        let now = read_at(&api, flag).await?;
+        lock(&self.0).insert(place, api);
+        Ok(now)
+    }
 }
 
 /// Gives a flag its frozen value, once what it was is saved. A flag that has it already is not written.

@@ -37,8 +37,8 @@ pub use abandoned::{Abandoned, abandoned, release};
 pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 pub use error::Error;
 pub use flags::{
-    FlagGoal, FlagNow, Restored, RetiredFlag, freeze_flag, leave_flag, read_flag, restore_flag, save_flag,
-    thaw_flag,
+    FlagGoal, FlagNow, FlagPlaces, Restored, RetiredFlag, freeze_flag, leave_flag, read_flag, restore_flag,
+    save_flag, thaw_flag,
 };
 pub use objects::{Observed, PartState, Piece, Standing, thaw};
 pub use path::InvalidPath;

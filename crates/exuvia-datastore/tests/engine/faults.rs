@@ -33,7 +33,7 @@ async fn moves_through(name: &str, rules: Vec<Rule>) {
     spec["mappings"][0]["status"] = json!("Copy");
     let migration = stage.migration(spec).await;
     let struck: Vec<_> = rules.into_iter().map(|rule| proxy.inject(rule)).collect();
-    let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
+    let mut engine = stage.engine_by(&proxy.client().unwrap(), &migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     assert!(struck.iter().all(|rule| rule.applied() > 0), "{struck:?}");
     assert_eq!(stage.phase().await, DatastorePhase::Complete);
@@ -172,7 +172,7 @@ async fn a_source_that_cannot_be_listed_under_the_freeze_is_never_taken_for_empt
     let mut spec = stage.spec();
     spec["freeze"]["maxDuration"] = json!("20s");
     let migration = stage.migration(spec).await;
-    let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
+    let mut engine = stage.engine_by(&proxy.client().unwrap(), &migration);
     up_to(&mut engine, Step::Copy).await;
     let broken = proxy.inject(
         Rule::on(lists("unlisted"))

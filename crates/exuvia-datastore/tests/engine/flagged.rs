@@ -71,7 +71,7 @@ async fn without_policies_flags_are_the_freeze_and_no_right_to_policies_is_neede
     spec["freeze"] = json!({"admission": false, "drain": "100ms", "flags": [flag(&stage, "Source")]});
     spec["references"] = json!({"dependents": "None"});
     let migration = stage.migration(spec).await;
-    let mut engine = Stage::engine_by(&client, &migration);
+    let mut engine = stage.engine_by(&client, &migration);
     up_to(&mut engine, Step::Copy).await;
     assert_eq!(paused(&stage).await.as_deref(), Some("yes"));
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
@@ -84,7 +84,7 @@ async fn without_policies_flags_are_the_freeze_and_no_right_to_policies_is_neede
         .delete(&stage.name, &DeleteParams::default())
         .await
         .unwrap();
-    let mut another = Stage::engine_by(&client, &migration);
+    let mut another = stage.engine_by(&client, &migration);
     assert_eq!(stage.drive(&mut another).await, Ended::Done);
     assert!(stage.migrations().get_opt(&stage.name).await.unwrap().is_none());
     let map = stage.config_maps().get("switch").await.unwrap();

@@ -189,13 +189,14 @@ impl Stage {
     }
 
     pub(crate) fn engine(&self, migration: &DatastoreMigration) -> Engine {
-        Self::engine_by(&self.client, migration)
+        self.engine_by(&self.client, migration)
     }
 
-    /// An engine whose requests go through this client.
-    pub(crate) fn engine_by(client: &Client, migration: &DatastoreMigration) -> Engine {
-        let config = kube::Config::new(client_uri());
-        let servers = ApiServers::new(&config, &[], &[]);
+    /// An engine whose requests go through this client. The API server is named, because the cluster lists none here: one
+    /// that cannot be asked by itself must renew its Lease under the freeze, which takes up to 10 s.
+    pub(crate) fn engine_by(&self, client: &Client, migration: &DatastoreMigration) -> Engine {
+        let url = self.admin.url().parse().unwrap();
+        let servers = ApiServers::new(&self.admin.config().unwrap(), &[url], &[]);
         Engine::with_servers(
             servers,
             client.clone(),
@@ -356,9 +357,4 @@ pub(crate) fn owned_by(owner: &DynamicObject) -> OwnerReference {
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
-}
-
-/// The cluster lists no API servers here, so nothing but the client is asked.
-fn client_uri() -> http::Uri {
-    http::Uri::from_static("https://127.0.0.1:1")
 }

@@ -54,7 +54,7 @@ async fn carried_out_with_mishaps(stage: &Stage, seed: u64) -> Ended<Hold> {
     let migration = stage.migration(spec).await;
     for _ in 0..dice.roll(5) {
         let life = Duration::from_millis(500 + dice.roll(6000));
-        let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
+        let mut engine = stage.engine_by(&proxy.client().unwrap(), &migration);
         for _ in 0..=dice.roll(2) {
             proxy.inject(mishap(&mut dice, stage));
         }
@@ -69,7 +69,7 @@ async fn carried_out_with_mishaps(stage: &Stage, seed: u64) -> Ended<Hold> {
         }
     }
     proxy.inject(mishap(&mut dice, stage));
-    let mut engine = Stage::engine_by(&proxy.client().unwrap(), &migration);
+    let mut engine = stage.engine_by(&proxy.client().unwrap(), &migration);
     stage.drive(&mut engine).await
 }
 

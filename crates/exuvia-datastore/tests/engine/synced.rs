@@ -25,7 +25,7 @@ fn spec(stage: &Stage) -> Value {
 /// A migration with everything in step and nothing frozen, carried out through this client.
 async fn in_step(stage: &Stage, client: &kube::Client, spec: Value) -> Engine {
     let migration = stage.migration(spec).await;
-    let mut engine = Stage::engine_by(client, &migration);
+    let mut engine = stage.engine_by(client, &migration);
     up_to(&mut engine, Step::MarkFreeze).await;
     engine
 }

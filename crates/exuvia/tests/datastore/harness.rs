@@ -35,6 +35,8 @@ impl Operator {
             "--max-backoff=1s".to_owned(),
             "--settle=200ms".to_owned(),
             "--groups=example.com".to_owned(),
+            // The cluster lists none. One that cannot be asked must renew its Lease under the freeze, which takes up to 10 s.
+            format!("--apiserver={}", access.url()),
         ];
         if !args.iter().any(|arg| arg.starts_with("--lease-name")) {
             all.push(format!("--lease-name={name}"));

@@ -198,9 +198,9 @@ fn servers_that_cannot_be_asked_must_be_awake_and_get_more_time() {
     let later = WRITE_ENDS_WITHIN + UNASKED_DENIES_WITHIN;
     assert_eq!(world.after(later), Drained::WaitedOut);
     world.unasked = Unasked::NotKnown("host b is asleep".into());
-    assert!(matches!(world.after(later), Drained::NotYet { .. }));
+    assert!(matches!(world.after(later), Drained::WaitForLeases { .. }));
     world.how = Drain::Fixed(Duration::ZERO);
-    assert!(matches!(world.after(later), Drained::NotYet { .. }));
+    assert!(matches!(world.after(later), Drained::WaitForLeases { .. }));
 }
 
 #[test]

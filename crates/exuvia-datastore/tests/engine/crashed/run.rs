@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::slot::Slot;
-use crate::{Stage, control_plane};
+use crate::control_plane;
 
 /// So many migrations run at a time.
 pub(super) const SLOTS: usize = 6;
@@ -42,7 +42,7 @@ pub(super) async fn carried_out(slot: &Slot, client: &Client, complete: &Mutex<O
     let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap() else {
         return;
     };
-    let mut engine = Stage::engine_by(client, &migration);
+    let mut engine = stage.engine_by(client, &migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Done);
     if migration.metadata.deletion_timestamp.is_none()
         && let Some(migration) = stage.migrations().get_opt(&stage.name).await.unwrap()
