@@ -256,9 +256,11 @@ async fn send(
     mut request: Request<RequestBody>,
     is_stream: bool,
 ) -> Result<Answered, Refusal> {
-    let candidates = match target {
-        Target::Any => shared.backends.in_turn(),
-        Target::Pod(pod) => vec![pod],
+    let (candidates, unreachable) = match target {
+        Target::Any => (shared.backends.in_turn(), Refusal::Unreachable),
+        // It does not come back, and nothing was sent: the client may say it again in a new session.
+        Target::Pod(pod) if pod.backend.ending => (vec![pod], Refusal::SessionGone),
+        Target::Pod(pod) => (vec![pod], Refusal::Unreachable),
     };
     if candidates.is_empty() {
         return Err(Refusal::NoBackend);
@@ -313,7 +315,7 @@ async fn send(
             }
         }
     }
-    Err(Refusal::Unreachable)
+    Err(unreachable)
 }
 
 /// What is needed to rewrite the `endpoint` event of a GET.
