@@ -32,17 +32,15 @@ pub(crate) enum PeekedId {
 
 /// Looks for the top-level key `method`.
 pub(crate) fn method(bytes: &[u8]) -> Peeked {
-    let mut scan = Scan::new(bytes);
-    let found = scan.object(|key, value| {
-        (key == b"method").then(|| match value {
-            [b'"', text @ .., b'"'] => Peeked::Method(String::from_utf8_lossy(text).into_owned()),
-            _ => Peeked::NoMethod,
-        })
+    let mut method = None;
+    let walked = Scan::new(bytes).members(|key, value| {
+        method = (key == b"method").then_some(value);
+        method.is_none()
     });
-    match found {
-        Some(found) => found.unwrap_or(Peeked::NoMethod),
-        None if bytes.len() >= MAX_PEEKED => Peeked::NoMethod,
-        None => Peeked::More,
+    match (method, walked) {
+        (Some([b'"', text @ .., b'"']), _) => Peeked::Method(String::from_utf8_lossy(text).into_owned()),
+        (None, Walked::Cut) if bytes.len() < MAX_PEEKED => Peeked::More,
+        _ => Peeked::NoMethod,
     }
 }
 
@@ -50,20 +48,18 @@ pub(crate) fn method(bytes: &[u8]) -> Peeked {
 /// server's.
 pub(crate) fn id(bytes: &[u8]) -> PeekedId {
     let (mut id, mut has_method) = (None, false);
-    let mut scan = Scan::new(bytes);
-    let found = scan.object(|key, value| {
+    let walked = Scan::new(bytes).members(|key, value| {
         match key {
             b"id" => id = Some(value),
             b"method" => has_method = true,
             _ => {}
         }
-        id.filter(|_| has_method)
+        id.is_none() || !has_method
     });
-    match found {
-        Some(Some(id)) => valid_id(id).map_or(PeekedId::NoId, PeekedId::Id),
-        Some(None) => PeekedId::NoId,
-        None if bytes.len() >= MAX_PEEKED => PeekedId::NoId,
-        None => PeekedId::More,
+    match (id, walked) {
+        (Some(id), _) if has_method => valid_id(id).map_or(PeekedId::NoId, PeekedId::Id),
+        (_, Walked::Cut) if bytes.len() < MAX_PEEKED => PeekedId::More,
+        _ => PeekedId::NoId,
     }
 }
 
@@ -74,6 +70,13 @@ fn valid_id(raw: &[u8]) -> Option<String> {
         .filter(|text| text.len() <= MAX_ID)?;
     let value: Value = serde_json::from_str(text).ok()?;
     (value.is_string() || value.is_number()).then(|| text.to_owned())
+}
+
+/// How far the bytes reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    ToTheEnd,
+    Cut,
 }
 
 struct Scan<'a> {
@@ -89,11 +92,15 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Walks over the members at the top, each with its value in JSON, until `found` says something; `Some(None)` if that does not
-    /// happen. `None`: the bytes ended.
-    fn object<T>(&mut self, mut found: impl FnMut(&'a [u8], &'a [u8]) -> Option<T>) -> Option<Option<T>> {
+    /// Walks over the members at the top, each with its value in JSON, while `goes_on` says so.
+    fn members(mut self, goes_on: impl FnMut(&'a [u8], &'a [u8]) -> bool) -> Walked {
+        self.walk(goes_on).map_or(Walked::Cut, |()| Walked::ToTheEnd)
+    }
+
+    /// `None`: the bytes ended.
+    fn walk(&mut self, mut goes_on: impl FnMut(&'a [u8], &'a [u8]) -> bool) -> Option<()> {
         if self.next()? != b'{' {
-            return Some(None);
+            return Some(());
         }
         loop {
             match self.next()? {
@@ -101,17 +108,17 @@ impl<'a> Scan<'a> {
                 b'"' => {
                     let key = self.string()?;
                     if self.next()? != b':' {
-                        return Some(None);
+                        return Some(());
                     }
                     let first = self.next()?;
                     let start = self.at - 1;
                     self.value(first)?;
                     let value = self.bytes[start..self.at].trim_ascii_end();
-                    if let Some(found) = found(key, value) {
-                        return Some(Some(found));
+                    if !goes_on(key, value) {
+                        return Some(());
                     }
                 }
-                _ => return Some(None), // the end of the object, or not JSON
+                _ => return Some(()), // the end of the object, or not JSON
             }
         }
     }

@@ -262,7 +262,7 @@ impl ServerController {
 /// Nothing is written before the server has taken the backend as a dry run.
 async fn rehearse_and_apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
     rehearse::rehearse(client, writer, &prepared).await?;
-    apply::apply(client, writer, prepared).await
+    Box::pin(apply::apply(client, writer, prepared)).await
 }
 
 /// What an error says about the spec, if it does.

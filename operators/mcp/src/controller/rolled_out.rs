@@ -193,13 +193,14 @@ mod tests {
         (fact.holds, fact.reason, fact.message)
     }
 
+    type Change<'a> = &'a dyn Fn(&mut There);
+
     /// Everything that can differ, one at a time.
     #[test]
     fn it_is_rolled_out_only_if_nothing_differs() {
         let (holds, reason, _) = judged(&there());
         assert_eq!((holds, reason), (true, "Done"));
         let fence = exuvia_rollout::names::FENCE_ANNOTATION;
-        type Change<'a> = &'a dyn Fn(&mut There);
         let changes: [(Change<'_>, &str, &str); 11] = [
             (
                 &|there| there.deployment["status"]["updatedReplicas"] = json!(0),
