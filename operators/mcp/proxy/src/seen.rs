@@ -39,7 +39,7 @@ struct State {
 /// Where the rest of the body is.
 #[derive(Debug, Default)]
 enum Rest {
-    /// There is none, or somebody else drains it.
+    /// It has been read, or somebody else drains it.
     #[default]
     Gone,
     /// It is being sent.

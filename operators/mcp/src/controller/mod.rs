@@ -1,4 +1,4 @@
-//! The controller of `MCPServer`: dereference → validate → build → apply → update status, a file for each step.
+//! The controller of `MCPServer`: dereference → validate → build → rehearse → apply → update status, a file for each step.
 
 mod apply;
 mod build;
