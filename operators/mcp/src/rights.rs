@@ -99,7 +99,7 @@ pub fn operator() -> Vec<Rule> {
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
         Rule::new(
-            "Watch the backend, and delete it after the proxy. Runners get the rights to create and apply it.",
+            "Watch the backend, ask the server whether it would take it (a dry run), and delete it after the proxy. Runners get the rights to create and apply it.",
             "apps",
             ["statefulsets"],
             &["get", "list", "watch", "create", "patch", "delete"],

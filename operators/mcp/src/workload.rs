@@ -22,7 +22,27 @@ pub fn is_stateful_set_ready(set: &StatefulSet) -> bool {
     seen && status.replicas == wanted && updated == wanted && status.ready_replicas.unwrap_or(0) == wanted
 }
 
-/// The same for a Deployment.
+/// How far the `StatefulSet` is, in words.
+pub(crate) fn describe(set: &StatefulSet) -> String {
+    let status = set.status.clone().unwrap_or_default();
+    let (wanted, generation) = (
+        set.spec.replicas.unwrap_or(1),
+        set.metadata.generation.unwrap_or(0),
+    );
+    if status.observed_generation.unwrap_or(0) < generation {
+        return format!(
+            "the controller of StatefulSets has not seen generation {generation} of the backend yet"
+        );
+    }
+    format!(
+        "not every backend pod is new and ready: {wanted} wanted, {} there, {} new, {} ready",
+        status.replicas,
+        status.updated_replicas.unwrap_or(0),
+        status.ready_replicas.unwrap_or(0)
+    )
+}
+
+/// Whether every pod of the Deployment is new and ready.
 pub fn is_deployment_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.replicas.unwrap_or(1);
     let Some(status) = &deployment.status else {

@@ -49,6 +49,11 @@ impl fmt::Display for Bumped {
         )?;
         row(
             f,
+            "of these, without an answer within 2 s",
+            &self.in_sessions.unanswered.to_string(),
+        )?;
+        row(
+            f,
             "image bump, until the MCPServer is ready",
             &format!("{:.1} s", self.seconds),
         )?;
@@ -60,6 +65,8 @@ impl fmt::Display for Bumped {
 #[derive(Clone, Debug, Default)]
 struct Tally {
     failed: usize,
+    /// Of those that failed.
+    unanswered: usize,
     by_version: BTreeMap<String, usize>,
     first_failure: Option<String>,
 }
@@ -211,7 +218,7 @@ async fn make_new_calls(url: String, is_sessionless: bool, stop: Arc<AtomicBool>
     }
 }
 
-/// One client that stays. Its session ends with its pod; it begins a new one after a call that had no answer.
+/// One client that stays. Its session ends with its pod; it begins a new one after a call that failed.
 async fn call_in_session(
     mut client: McpClient,
     url: String,
@@ -220,9 +227,14 @@ async fn call_in_session(
 ) {
     while !stop.load(Ordering::Acquire) {
         let called = tokio::time::timeout(SESSION_PATIENCE, call(&client, "version")).await;
+        let is_unanswered = called.is_err();
         let answer = called.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within 2 s")));
         let is_over = answer.is_err();
-        tally.lock().unwrap_or_else(PoisonError::into_inner).count(answer);
+        {
+            let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+            tally.unanswered += usize::from(is_unanswered);
+            tally.count(answer);
+        }
         if is_over && let Ok(again) = connect(&url, false).await {
             client = again;
         }

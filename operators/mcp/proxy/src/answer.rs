@@ -7,6 +7,8 @@ use http::{
 };
 use http_body_util::Full;
 
+use crate::tools;
+
 /// Why a request was not answered by a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -66,8 +68,16 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn answer(self) -> Response<Full<Bytes>> {
-        let mut response = json_rpc_error(self.status(), self.code(), &self.message());
+    /// Whether the message itself was of interest. The others are refused for what their head says, whatever they are about.
+    pub(crate) fn is_about_the_message(self) -> bool {
+        !matches!(self, Self::Method | Self::Origin)
+    }
+
+    /// The answer to the request with this id, as JSON. A client waits for an error that names its request; it may wait for ever if
+    /// the error names none.
+    pub(crate) fn answer(self, id: Option<&str>) -> Response<Full<Bytes>> {
+        let body = tools::error(id.unwrap_or("null"), self.code(), &self.message());
+        let mut response = json(self.status(), body);
         let headers = response.headers_mut();
         match self {
             Self::Method => {
@@ -84,16 +94,6 @@ impl Refusal {
         }
         response
     }
-}
-
-/// A JSON-RPC error that answers no certain request.
-pub(crate) fn json_rpc_error(status: StatusCode, code: i32, message: &str) -> Response<Full<Bytes>> {
-    let body = serde_json::json!({
-        "jsonrpc": "2.0",
-        "id": null,
-        "error": { "code": code, "message": message },
-    });
-    json(status, body.to_string())
 }
 
 /// An answer of our own.

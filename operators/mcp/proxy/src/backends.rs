@@ -22,6 +22,7 @@ pub struct Backend {
     pub(crate) port: u16,
     pub(crate) authority: String,
     ready: bool,
+    pub(crate) ending: bool,
 }
 
 /// An address that is not that of a backend.
@@ -67,6 +68,7 @@ impl Backend {
             port: authority.port_u16().unwrap_or(80),
             authority: authority.as_str().to_owned(),
             ready: false,
+            ending: false,
         })
     }
 
@@ -81,6 +83,13 @@ impl Backend {
     #[must_use]
     pub fn ready(mut self, ready: bool) -> Self {
         self.ready = ready;
+        self
+    }
+
+    /// Whether it is being deleted, and will not come back. It keeps its sessions as long as it can be connected to, and then they are gone.
+    #[must_use]
+    pub fn ending(mut self, ending: bool) -> Self {
+        self.ending = ending;
         self
     }
 

@@ -3,10 +3,7 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -26,6 +23,7 @@ use crate::{
     old_streams::Told,
     peek::{self, Peeked},
     pool::{Pool, Sender},
+    seen::Seen,
     settings::{HELD_BODY_TIME, HELD_PIECE_TIME},
     source::Source,
     tools::AnswerFilter,
@@ -60,18 +58,20 @@ pub(crate) struct RequestBody {
     peeked: VecDeque<Bytes>,
     rest: Option<Incoming>,
     left: u64,
-    too_large: Arc<AtomicBool>,
+    seen: Arc<Seen>,
     /// Set if the whole body has been read.
     whole: Option<Share>,
 }
 
 impl RequestBody {
-    pub(crate) fn new(rest: Incoming, limit: u64) -> Self {
+    /// Others learn from `seen` what they must know of it.
+    pub(crate) fn new(rest: Incoming, limit: u64, seen: Arc<Seen>) -> Self {
+        seen.begin();
         Self {
             peeked: VecDeque::new(),
             rest: Some(rest),
             left: limit,
-            too_large: Arc::default(),
+            seen,
             whole: None,
         }
     }
@@ -99,11 +99,6 @@ impl RequestBody {
             self.peeked.push_back(read.clone());
         }
         Ok(read)
-    }
-
-    /// Set when the limit was exceeded.
-    pub(crate) fn too_large(&self) -> Arc<AtomicBool> {
-        self.too_large.clone()
     }
 
     /// The method of the JSON-RPC message. What was read for it is sent on like the rest.
@@ -141,14 +136,13 @@ impl RequestBody {
     }
 
     fn count(&mut self, piece: &Bytes) -> Result<(), BodyError> {
+        self.seen.keep(piece);
         if let Some(left) = self.left.checked_sub(piece.remaining() as u64) {
             self.left = left;
             return Ok(());
         }
-        self.too_large.store(true, Relaxed);
-        if let Some(rest) = self.rest.take() {
-            drain(rest);
-        }
+        self.seen.set_too_large();
+        self.seen.give_back(self.rest.take());
         Err(BodyError::TooLarge)
     }
 }
@@ -156,8 +150,8 @@ impl RequestBody {
 impl Drop for RequestBody {
     /// Also if a backend answers before it has read all, or does not read at all.
     fn drop(&mut self) {
-        if let Some(rest) = self.rest.take() {
-            drain(rest);
+        if !self.seen.is_too_large() {
+            self.seen.give_back(self.rest.take());
         }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
+use crate::answer::Refusal;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// What the proxy counts. Cheap to raise; read with [`Counters::snapshot`].
@@ -107,6 +109,22 @@ impl Counters {
                 return;
             }
             changed.await;
+        }
+    }
+}
+
+impl Counters {
+    /// What a refusal counts as.
+    pub(crate) fn of(&self, refusal: Refusal) -> Option<&AtomicU64> {
+        match refusal {
+            Refusal::Method => Some(&self.refused_method),
+            Refusal::Origin => Some(&self.refused_origin),
+            Refusal::TooLarge { .. } => Some(&self.refused_size),
+            Refusal::BrokenBody | Refusal::Slow => None,
+            Refusal::Busy => Some(&self.unavailable),
+            Refusal::SessionGone => Some(&self.session_gone),
+            Refusal::NoBackend | Refusal::Unreachable => Some(&self.unavailable),
+            Refusal::Lost => Some(&self.lost),
         }
     }
 }

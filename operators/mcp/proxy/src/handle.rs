@@ -2,10 +2,7 @@
 
 use std::{
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use http::{
@@ -22,13 +19,14 @@ use crate::{
     Backend, Backends, Counters, Settings,
     answer::Refusal,
     backends::Known,
-    body::{AnswerBody, BackendBody, BodyError, RequestBody, drain},
+    body::{AnswerBody, BackendBody, BodyError, RequestBody},
     counters::InWork,
     endpoint::EndpointRewrite,
     filtering::{self, Held},
     headers::{self, FORWARDED_PREFIX, METHOD, SESSION_ID},
     old_streams::{self, OldStreams},
     pool::Sender,
+    seen::Seen,
     session,
     source::Source,
 };
@@ -66,14 +64,26 @@ pub(crate) async fn handle(
 ) -> Response<AnswerBody> {
     shared.counters.requests.fetch_add(1, Relaxed);
     let mut gone = Gone(Some(&shared.counters));
-    let answer = forward(shared, client, request).await;
-    gone.0 = None;
-    answer.unwrap_or_else(|refusal| {
-        if let Some(counter) = shared.counters.of(refusal) {
-            counter.fetch_add(1, Relaxed);
+    let seen: Arc<Seen> = Arc::default();
+    let answer = match forward(shared, client, request, &seen).await {
+        Ok(answer) => {
+            seen.forget();
+            answer
         }
-        refusal.answer().map(AnswerBody::Own)
-    })
+        Err(refusal) => {
+            if let Some(counter) = shared.counters.of(refusal) {
+                counter.fetch_add(1, Relaxed);
+            }
+            let id = if refusal.is_about_the_message() {
+                Box::pin(seen.id()).await // boxed, because every other request would need room for it, too
+            } else {
+                None
+            };
+            refusal.answer(id.as_deref()).map(AnswerBody::Own)
+        }
+    };
+    gone.0 = None;
+    answer
 }
 
 /// Counts clients that leave before the answer's head: then the future is dropped, and with it the connection to the backend.
@@ -91,14 +101,13 @@ async fn forward(
     shared: &Shared,
     client: IpAddr,
     request: Request<Incoming>,
+    seen: &Arc<Seen>,
 ) -> Result<Response<AnswerBody>, Refusal> {
     let settings = &shared.settings;
     let limit = settings.max_body_bytes;
     let (mut parts, body) = request.into_parts();
-    if let Err(refusal) = admit(settings, &parts, &body) {
-        drain(body);
-        return Err(refusal);
-    }
+    let mut body = RequestBody::new(body, limit, seen.clone());
+    admit(settings, &parts, &body)?;
     let is_get = parts.method == Method::GET;
     let is_listen = parts
         .headers
@@ -106,7 +115,6 @@ async fn forward(
         .is_some_and(|method| method == "subscriptions/listen");
     let in_work = InWork::new(&shared.counters, is_get || is_listen);
 
-    let mut body = RequestBody::new(body, limit);
     let asked = match settings.tools.names() {
         None => None,
         Some(allowed) => match filtering::look(shared, allowed, &mut parts, &mut body).await? {
@@ -125,13 +133,12 @@ async fn forward(
     headers::for_backend(&mut parts.headers, client, settings.trust_proxy_headers);
     set_path(&mut parts, &settings.target_path);
 
-    let too_large = body.too_large();
     // A body that goes with the head, if any: the answer's head then comes after all of it.
     let is_stream =
         (is_get || is_listen) && body.size_hint().upper().is_some_and(|size| size <= MAX_WITH_HEAD);
     let answered = send(shared, target, Request::from_parts(parts, body), is_stream).await;
     let answered = answered.map_err(|refusal| {
-        if too_large.load(Relaxed) {
+        if seen.is_too_large() {
             Refusal::TooLarge { limit }
         } else {
             refusal
@@ -146,7 +153,7 @@ async fn forward(
 }
 
 /// What can be refused by the head alone.
-fn admit(settings: &Settings, parts: &Parts, body: &Incoming) -> Result<(), Refusal> {
+fn admit(settings: &Settings, parts: &Parts, body: &RequestBody) -> Result<(), Refusal> {
     if ![Method::GET, Method::POST, Method::DELETE, Method::OPTIONS].contains(&parts.method) {
         return Err(Refusal::Method);
     }
@@ -249,9 +256,11 @@ async fn send(
     mut request: Request<RequestBody>,
     is_stream: bool,
 ) -> Result<Answered, Refusal> {
-    let candidates = match target {
-        Target::Any => shared.backends.in_turn(),
-        Target::Pod(pod) => vec![pod],
+    let (candidates, unreachable) = match target {
+        Target::Any => (shared.backends.in_turn(), Refusal::Unreachable),
+        // It does not come back, and nothing was sent: the client may say it again in a new session.
+        Target::Pod(pod) if pod.backend.ending => (vec![pod], Refusal::SessionGone),
+        Target::Pod(pod) => (vec![pod], Refusal::Unreachable),
     };
     if candidates.is_empty() {
         return Err(Refusal::NoBackend);
@@ -306,7 +315,7 @@ async fn send(
             }
         }
     }
-    Err(Refusal::Unreachable)
+    Err(unreachable)
 }
 
 /// What is needed to rewrite the `endpoint` event of a GET.
@@ -385,20 +394,5 @@ fn hand_out_sessions(headers: &mut HeaderMap, pod: &str) {
     headers.remove(SESSION_ID);
     for id in given {
         headers.append(SESSION_ID, id);
-    }
-}
-
-impl Counters {
-    fn of(&self, refusal: Refusal) -> Option<&AtomicU64> {
-        match refusal {
-            Refusal::Method => Some(&self.refused_method),
-            Refusal::Origin => Some(&self.refused_origin),
-            Refusal::TooLarge { .. } => Some(&self.refused_size),
-            Refusal::BrokenBody | Refusal::Slow => None,
-            Refusal::Busy => Some(&self.unavailable),
-            Refusal::SessionGone => Some(&self.session_gone),
-            Refusal::NoBackend | Refusal::Unreachable => Some(&self.unavailable),
-            Refusal::Lost => Some(&self.lost),
-        }
     }
 }

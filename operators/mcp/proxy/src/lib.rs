@@ -38,6 +38,7 @@ mod own_stream;
 mod peek;
 mod pool;
 mod proxy;
+mod seen;
 mod serve;
 mod session;
 mod settings;

@@ -1,7 +1,12 @@
-//! Finds the method of a JSON-RPC message in the first bytes of it, without waiting for the rest (pure).
+//! Finds method and id of a JSON-RPC message in the first bytes of it, without waiting for the rest (pure).
 
-/// A message whose method does not stand within so many bytes is not an `initialize`.
+use serde_json::Value;
+
+/// A message whose method does not stand within so many bytes is not an `initialize`; and one whose id does not is answered without.
 pub(crate) const MAX_PEEKED: usize = 64 * 1024;
+
+/// A longer id is not repeated.
+const MAX_ID: usize = 128;
 
 /// What the bytes so far say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,17 +19,64 @@ pub(crate) enum Peeked {
     More,
 }
 
+/// What the bytes so far say about the id of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PeekedId {
+    /// As it was written, in JSON.
+    Id(String),
+    /// Nobody waits for an answer by id: a notification, an answer, a batch, not JSON, or an id that is not one.
+    NoId,
+    /// The next bytes must say.
+    More,
+}
+
 /// Looks for the top-level key `method`.
 pub(crate) fn method(bytes: &[u8]) -> Peeked {
-    let mut scan = Scan {
-        bytes: &bytes[..bytes.len().min(MAX_PEEKED)],
-        at: 0,
-    };
-    match scan.object() {
-        Some(found) => found,
-        None if bytes.len() >= MAX_PEEKED => Peeked::NoMethod,
-        None => Peeked::More,
+    let mut method = None;
+    let walked = Scan::new(bytes).members(|key, value| {
+        method = (key == b"method").then_some(value);
+        method.is_none()
+    });
+    match (method, walked) {
+        (Some([b'"', text @ .., b'"']), _) => Peeked::Method(String::from_utf8_lossy(text).into_owned()),
+        (None, Walked::Cut) if bytes.len() < MAX_PEEKED => Peeked::More,
+        _ => Peeked::NoMethod,
     }
+}
+
+/// Looks for the id of a request: of a message that has a method as well. An answer of the client has an id, too, and that one is the
+/// server's.
+pub(crate) fn id(bytes: &[u8]) -> PeekedId {
+    let (mut id, mut has_method) = (None, false);
+    let walked = Scan::new(bytes).members(|key, value| {
+        match key {
+            b"id" => id = Some(value),
+            b"method" => has_method = true,
+            _ => {}
+        }
+        id.is_none() || !has_method
+    });
+    match (id, walked) {
+        (Some(id), _) if has_method => valid_id(id).map_or(PeekedId::NoId, PeekedId::Id),
+        (_, Walked::Cut) if bytes.len() < MAX_PEEKED => PeekedId::More,
+        _ => PeekedId::NoId,
+    }
+}
+
+/// A string or a number, as it was written.
+fn valid_id(raw: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(raw)
+        .ok()
+        .filter(|text| text.len() <= MAX_ID)?;
+    let value: Value = serde_json::from_str(text).ok()?;
+    (value.is_string() || value.is_number()).then(|| text.to_owned())
+}
+
+/// How far the bytes reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    ToTheEnd,
+    Cut,
 }
 
 struct Scan<'a> {
@@ -33,10 +85,22 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes: &bytes[..bytes.len().min(MAX_PEEKED)],
+            at: 0,
+        }
+    }
+
+    /// Walks over the members at the top, each with its value in JSON, while `goes_on` says so.
+    fn members(mut self, goes_on: impl FnMut(&'a [u8], &'a [u8]) -> bool) -> Walked {
+        self.walk(goes_on).map_or(Walked::Cut, |()| Walked::ToTheEnd)
+    }
+
     /// `None`: the bytes ended.
-    fn object(&mut self) -> Option<Peeked> {
+    fn walk(&mut self, mut goes_on: impl FnMut(&'a [u8], &'a [u8]) -> bool) -> Option<()> {
         if self.next()? != b'{' {
-            return Some(Peeked::NoMethod);
+            return Some(());
         }
         loop {
             match self.next()? {
@@ -44,19 +108,17 @@ impl<'a> Scan<'a> {
                 b'"' => {
                     let key = self.string()?;
                     if self.next()? != b':' {
-                        return Some(Peeked::NoMethod);
+                        return Some(());
                     }
                     let first = self.next()?;
-                    if key == b"method" {
-                        let value = (first == b'"').then(|| self.string());
-                        return Some(match value {
-                            Some(text) => Peeked::Method(String::from_utf8_lossy(text?).into_owned()),
-                            None => Peeked::NoMethod,
-                        });
-                    }
+                    let start = self.at - 1;
                     self.value(first)?;
+                    let value = self.bytes[start..self.at].trim_ascii_end();
+                    if !goes_on(key, value) {
+                        return Some(());
+                    }
                 }
-                _ => return Some(Peeked::NoMethod), // the end of the object, or not JSON
+                _ => return Some(()), // the end of the object, or not JSON
             }
         }
     }
@@ -160,5 +222,45 @@ mod tests {
     fn a_message_that_hides_its_method_is_not_waited_for() {
         let text = format!(r#"{{"params":"{}"#, "x".repeat(MAX_PEEKED));
         assert_eq!(found(&text), Peeked::NoMethod);
+    }
+
+    #[test]
+    fn the_id_of_a_request_is_found_before_and_behind_everything_else() {
+        for (text, expected) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, "1"),
+            (
+                r#"{"method":"ping","params":{"id":7,"a":["}"]},"jsonrpc":"2.0","id": -12 }"#,
+                "-12",
+            ),
+            (r#"{"id":"a\"b","method":"ping","params":{"#, r#""a\"b""#),
+            (
+                r#"{"id":12345678901234567890123,"method":"ping","#,
+                "12345678901234567890123",
+            ),
+        ] {
+            assert_eq!(id(text.as_bytes()), PeekedId::Id(expected.to_owned()), "{text}");
+        }
+        let long = format!(r#"{{"id":"{}","method":"ping"}}"#, "x".repeat(MAX_ID));
+        for text in [
+            r#"{"method":"notifications/initialized"}"#,
+            r#"{"id":5,"result":{"method":"ping"}}"#,
+            r#"[{"id":1,"method":"ping"}]"#,
+            r#"{"id":null,"method":"ping"}"#,
+            r#"{"id":{"a":1},"method":"ping"}"#,
+            r#"{"id":tru,"method":"ping"}"#,
+            "not JSON",
+            long.as_str(),
+        ] {
+            assert_eq!(id(text.as_bytes()), PeekedId::NoId, "{text}");
+        }
+        for text in [
+            "",
+            "{",
+            r#"{"id":1"#,
+            r#"{"id":1,"meth"#,
+            r#"{"method":"ping","id":1"#,
+        ] {
+            assert_eq!(id(text.as_bytes()), PeekedId::More, "{text}");
+        }
     }
 }

@@ -36,6 +36,9 @@ pub(crate) const MAX_HELD: usize = 64 * 1024 * 1024;
 pub(crate) const HELD_BODY_TIME: Duration = Duration::from_secs(60);
 pub(crate) const HELD_PIECE_TIME: Duration = Duration::from_secs(10);
 
+/// So long the id of a refused request is waited for, if it has not come yet: it is in the body.
+pub(crate) const ID_TIME: Duration = Duration::from_secs(2);
+
 /// Streams that were told to end have this long to say so to their clients.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 

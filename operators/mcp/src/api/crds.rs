@@ -22,7 +22,21 @@ const OLD_VERSION: &str = "v1alpha1";
 /// assert_eq!(versions, [("v1beta1", true), ("v1alpha1", false)]);
 /// ```
 pub fn crds() -> [CustomResourceDefinition; 2] {
-    [server(), with_old_version(MCPToolConfig::crd())]
+    [server(), tool_config()]
+}
+
+fn tool_config() -> CustomResourceDefinition {
+    let mut crd = MCPToolConfig::crd();
+    for version in &mut crd.spec.versions {
+        let mut schema = serde_json::to_value(&version.schema).unwrap_or_default();
+        // Without the names, or with a misspelt key for them, it would allow everything. The Rust type does not demand them, so that one
+        // that is stored without is read, and told.
+        if let Some(spec) = schema.pointer_mut("/openAPIV3Schema/properties/spec") {
+            spec["required"] = json!(["toolsFilter"]);
+        }
+        version.schema = serde_json::from_value(schema).unwrap_or_default();
+    }
+    with_old_version(crd)
 }
 
 fn server() -> CustomResourceDefinition {

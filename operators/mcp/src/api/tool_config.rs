@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MCPToolConfigSpec {
-    /// The names of the tools that clients see and may call, exactly as the server writes them. Empty: all of them.
-    #[schemars(length(max = 512), inner(length(min = 1, max = 128)))]
+    /// The names of the tools that clients see and may call, exactly as the server writes them. At least one.
+    #[schemars(length(min = 1, max = 512), inner(length(min = 1, max = 128)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools_filter: Vec<String>,
 }

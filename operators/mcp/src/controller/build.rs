@@ -12,6 +12,7 @@ use super::restart::Restart;
 use super::validate::Accepted;
 use crate::api::{EPOCH, GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
 use crate::run_config::{FILE, RunConfig};
+use crate::runner::backend::{PARALLEL, headless_service, stateful_set};
 use crate::{naming, rights};
 
 /// What is to be applied. It exists only for a server that was accepted.
@@ -24,6 +25,10 @@ pub(crate) struct Prepared {
     pub(crate) config: FrozenConfig,
     /// The stamp of this roll-out.
     pub(crate) token: Token,
+    /// The backend as the runner is going to apply it: built by the same function, from the same run config.
+    pub(crate) backend: Intent,
+    /// Its headless Service.
+    pub(crate) headless: Intent,
     /// What the server is to say about the epoch, see [`EPOCH`].
     pub(crate) noted: String,
 }
@@ -62,13 +67,13 @@ impl Prepared {
 /// Builds every child. `runner_image` is the image of `mcp-runner`.
 pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, InvalidIntent> {
     let server = &accepted.found.server;
-    let config = RunConfig::new(
+    let run = RunConfig::new(
         server,
         accepted.tools.clone(),
         accepted.restart.stamped.clone(),
         runner_image,
     );
-    let config = FrozenConfig::new(&accepted.name, FILE, config.to_text());
+    let config = FrozenConfig::new(&accepted.name, FILE, run.to_text());
     let names = Names::default();
     let known = known_stamps(&accepted, &names);
     let (deployment, token, template_hash) = proxy::deployment(&accepted, runner_image, &config, &known);
@@ -96,11 +101,21 @@ pub(crate) fn build(accepted: Accepted, runner_image: &str) -> Result<Prepared, 
             .into_iter()
             .map(intended)
             .collect::<Result<_, InvalidIntent>>()?,
+        backend: backend_intent(&accepted, &run)?,
+        headless: Intent::new(&headless_service(&run, Some(&accepted.uid)))?,
         config,
         noted: format!("{token} {template_hash}"),
         token,
         accepted,
     })
+}
+
+/// The backend of this run config. Like the runner, it keeps the policy of the live one, which cannot be changed.
+fn backend_intent(accepted: &Accepted, run: &RunConfig) -> Result<Intent, InvalidIntent> {
+    let live = accepted.found.backend.as_ref();
+    let policy = live.and_then(|live| live.spec.pod_management_policy.as_deref());
+    let policy = policy.unwrap_or(PARALLEL);
+    Intent::new(&stateful_set(run, &run.image, Some(&accepted.uid), policy))
 }
 
 /// No epoch is that high: one roll-out each second would take 30 000 years. A stamp that says so was made up, and the next one would soon

@@ -1,12 +1,14 @@
-//! The controller of `MCPServer`: dereference → validate → build → apply → update status, a file for each step.
+//! The controller of `MCPServer`: dereference → validate → build → rehearse → apply → update status, a file for each step.
 
 mod apply;
 mod build;
 mod child;
 mod dereference;
 mod handshake;
+mod rehearse;
 mod remove;
 mod restart;
+mod rolled_out;
 mod update_status;
 mod validate;
 
@@ -29,6 +31,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use self::apply::Applied;
+use self::build::Prepared;
 use self::child::ChildKind;
 use self::handshake::{Handshake, shake_hands};
 use self::validate::Rejection;
@@ -106,6 +109,9 @@ pub enum Error {
     /// A write failed.
     #[error(transparent)]
     Write(#[from] exuvia_write::Error),
+    /// The server would refuse the backend that the runner is to apply.
+    #[error("the API server refuses the backend, so nothing is rolled out: {0}")]
+    Refused(exuvia_write::Error),
     /// A child was built that cannot be compared.
     #[error(transparent)]
     Intent(#[from] exuvia_rollout::InvalidIntent),
@@ -158,22 +164,20 @@ impl ServerController {
             .await;
         let asked = accepted.found.server.clone();
         let prepared = build::build(accepted, &self.settings.runner_image)?;
-        let applied = match Box::pin(apply::apply(client, writer, prepared)).await {
+        let applied = match Box::pin(rehearse_and_apply(client, writer, prepared)).await {
             Err(Error::Write(error)) if error.class() == ErrorClass::Conflict => {
                 // Somebody wrote since we looked. What to do about it follows from what is there now.
                 tracing::debug!(%error, "somebody else wrote; looking again");
                 return Ok(Next::Retry);
             }
-            Err(Error::Write(error)) if error.class() == ErrorClass::Invalid => {
-                let rejection = Rejection {
-                    reason: "InvalidChild",
-                    message: error.to_string(),
-                };
-                let verdict = update_status::rejected(&asked, &rejection);
-                update_status::update_status(client, writer, &asked, &verdict).await?;
-                return Err(error.into());
+            Err(error) => {
+                if let Some(rejection) = rejection(&error) {
+                    let verdict = update_status::rejected(&asked, &rejection);
+                    update_status::update_status(client, writer, &asked, &verdict).await?;
+                }
+                return Err(error);
             }
-            applied => applied?,
+            Ok(applied) => applied,
         };
         if !applied.removed.is_empty() {
             tracing::info!(
@@ -253,6 +257,22 @@ impl ServerController {
             .await;
         })
     }
+}
+
+/// Nothing is written before the server has taken the backend as a dry run.
+async fn rehearse_and_apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
+    rehearse::rehearse(client, writer, &prepared).await?;
+    Box::pin(apply::apply(client, writer, prepared)).await
+}
+
+/// What an error says about the spec, if it does.
+fn rejection(error: &Error) -> Option<Rejection> {
+    let (reason, message) = match error {
+        Error::Refused(_) => ("BackendRefused", error.to_string()),
+        Error::Write(error) if error.class() == ErrorClass::Invalid => ("InvalidChild", error.to_string()),
+        _ => return None,
+    };
+    Some(Rejection { reason, message })
 }
 
 /// Shakes hands if that is due: the roll-out is done, and was not verified yet.

@@ -1,16 +1,14 @@
 //! Step 5: what people see. What it is follows from the children (pure); it is written only where it changed.
 
-use exuvia_rollout::{FoundStamps, Names, Token};
 use exuvia_write::{Redacted, Writer, conditions};
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use kube::{Api, Client, ResourceExt};
 
 use super::Error;
 use super::apply::Applied;
 use super::handshake::Handshake;
+use super::rolled_out::{Compared, rolled_out};
 use super::validate::Rejection;
 use crate::api::{MCPServer, MCPServerStatus, Phase, ServerInfo, condition};
-use crate::workload;
 
 /// What is true of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +33,12 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    fn new(about: &'static str, holds: bool, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(
+        about: &'static str,
+        holds: bool,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
         Self {
             about,
             holds,
@@ -56,19 +59,26 @@ pub(crate) struct Progress {
 impl Applied {
     /// How far the roll-out is.
     pub(crate) fn progress(&self) -> Progress {
-        let found = &self.prepared.accepted.found;
-        progress(
-            self.deployment.as_ref(),
-            found.backend.as_ref(),
-            &self.prepared.token,
-        )
+        let prepared = &self.prepared;
+        let found = &prepared.accepted.found;
+        progress(&Compared {
+            token: &prepared.token,
+            deployment: self.deployment.as_ref(),
+            wanted: &prepared.backend,
+            backend: found.backend.as_ref(),
+            wanted_service: &prepared.headless,
+            service: found.headless.as_ref(),
+        })
     }
 }
 
-fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, token: &Token) -> Progress {
-    let proxy_status = deployment.and_then(|deployment| deployment.status.as_ref());
+fn progress(compared: &Compared<'_>) -> Progress {
+    let proxy_status = compared
+        .deployment
+        .and_then(|deployment| deployment.status.as_ref());
     let ready_proxies = proxy_status.and_then(|status| status.ready_replicas).unwrap_or(0);
-    let ready_backends = backend
+    let ready_backends = compared
+        .backend
         .and_then(|backend| backend.status.as_ref()?.ready_replicas)
         .unwrap_or(0);
     let available = match (ready_proxies, ready_backends) {
@@ -81,50 +91,11 @@ fn progress(deployment: Option<&Deployment>, backend: Option<&StatefulSet>, toke
         ),
         _ => Fact::new(condition::AVAILABLE, true, "Serving", "clients are served"),
     };
-    let not_yet = |reason, message: String| Fact::new(condition::ROLLED_OUT, false, reason, message);
-    let stamped = backend.and_then(|backend| {
-        let value = serde_json::to_value(backend).ok()?;
-        let stamps = FoundStamps::of_object(&value, &Names::default());
-        stamps.token.found().cloned()
-    });
-    let rolled_out = if !deployment.is_some_and(workload::is_deployment_rolled_out) {
-        not_yet("ProxyRollingOut", "not every proxy is new and ready".to_owned())
-    } else if let Some(ahead) = stamped.as_ref().filter(|stamped| is_ahead(stamped, token)) {
-        not_yet(
-            "BackendAhead",
-            format!(
-                "the backend has the stamp {ahead}, which the operator did not issue: runners of {token} leave it alone; \
-                 delete the StatefulSet, and a runner makes it again"
-            ),
-        )
-    } else if stamped.as_ref() != Some(token) {
-        not_yet(
-            "BackendNotApplied",
-            format!("the backend does not have the stamp {token}"),
-        )
-    } else if !backend.is_some_and(workload::is_stateful_set_ready) {
-        not_yet(
-            "BackendRollingOut",
-            "not every backend pod is new and ready".to_owned(),
-        )
-    } else {
-        Fact::new(
-            condition::ROLLED_OUT,
-            true,
-            "Done",
-            "proxy and backend are as the spec says",
-        )
-    };
     Progress {
         available,
-        rolled_out,
+        rolled_out: rolled_out(compared),
         ready_replicas: ready_proxies,
     }
-}
-
-/// Whether the stamp says a later roll-out than the last one.
-fn is_ahead(stamped: &Token, last: &Token) -> bool {
-    stamped.uid == last.uid && stamped.epoch > last.epoch
 }
 
 /// What is true of a server whose children are as they should be. Pure.
@@ -188,12 +159,21 @@ pub(crate) fn rejected(server: &MCPServer, rejection: &Rejection) -> Verdict {
         ready_replicas: before.ready_replicas,
         epoch: before.epoch,
         server_info: before.server_info,
-        conditions: vec![Fact::new(
-            condition::ACCEPTED,
-            false,
-            rejection.reason,
-            rejection.message.clone(),
-        )],
+        conditions: vec![
+            Fact::new(
+                condition::ACCEPTED,
+                false,
+                rejection.reason,
+                rejection.message.clone(),
+            ),
+            // What runs is of an earlier spec, or of none.
+            Fact::new(
+                condition::ROLLED_OUT,
+                false,
+                "NotAccepted",
+                "the spec is not accepted, and so it was not rolled out",
+            ),
+        ],
     }
 }
 

@@ -8,7 +8,7 @@ use mcp_proxy::Origins;
 use super::child::{ChildKind, is_ours};
 use super::dereference::Found;
 use super::restart::{self, Restart};
-use crate::api::{OPERATOR_MANAGER, Transport};
+use crate::api::{MCPToolConfig, OPERATOR_MANAGER, Transport};
 use crate::naming;
 
 /// The port of `/livez`, `/readyz` and `/metrics` of the runner.
@@ -110,6 +110,16 @@ fn rejection(found: &Found) -> Option<Rejection> {
             format!(
                 "MCPToolConfig {:?} was not found in this namespace; create it",
                 reference.name
+            ),
+        );
+    }
+    let names_none = |config: &MCPToolConfig| config.spec.tools_filter.is_empty();
+    if let Some(config) = found.tool_config.as_ref().filter(|config| names_none(config)) {
+        return rejected(
+            "NoTools",
+            format!(
+                "MCPToolConfig {:?} names no tools: expected at least one in toolsFilter; without toolConfigRef, clients see all tools",
+                config.name_any()
             ),
         );
     }

@@ -1,6 +1,6 @@
 //! `mcp-runner`: decides at the gate, applies the backend, and serves clients as its proxy.
 
-mod backend;
+pub(crate) mod backend;
 mod changes;
 mod gate;
 mod pods;

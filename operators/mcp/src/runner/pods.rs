@@ -60,7 +60,8 @@ fn backend(pod: &Pod, port: u16) -> Option<Backend> {
         address
     };
     let backend = Backend::new(&pod.uid()?, &format!("http://{host}:{port}")).ok()?;
-    Some(backend.ready(is_ready(pod) && pod.metadata.deletion_timestamp.is_none()))
+    let is_ending = pod.metadata.deletion_timestamp.is_some();
+    Some(backend.ready(is_ready(pod) && !is_ending).ending(is_ending))
 }
 
 fn is_ready(pod: &Pod) -> bool {
@@ -130,6 +131,14 @@ mod tests {
     #[test]
     fn a_pod_with_an_address_is_a_backend() {
         assert!(backend(&pod("r", "True"), 8080).is_some());
+        let mut ending = pod("r", "True");
+        ending.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let expected = backend(&pod("r", "False"), 8080).map(|backend| backend.ending(true));
+        assert_eq!(
+            backend(&ending, 8080),
+            expected,
+            "no new sessions, and no way back"
+        );
         let mut without = pod("r", "True");
         without.status = None;
         assert_eq!(backend(&without, 8080), None);

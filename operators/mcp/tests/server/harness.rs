@@ -1,5 +1,6 @@
 //! A control plane with the CRDs, one namespace per test, and ways to look at what is in it.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 
 use exuvia_testenv::proxy::Proxy;
@@ -11,6 +12,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, Post
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use mcp_operator::api::{MCPServer, PART_LABEL, PART_PROXY, crds};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -117,15 +119,13 @@ impl World {
             .await
     }
 
-    /// The Deployment, once `holds`.
-    pub(crate) async fn deployment_when(
-        &self,
-        name: &str,
-        what: &str,
-        holds: impl Fn(&Deployment) -> bool,
-    ) -> Deployment {
-        let api: Api<Deployment> = self.api();
-        until(&format!("Deployment {name}: {what}"), async || {
+    /// The object, once it is there and `holds`.
+    async fn when<K>(&self, name: &str, what: &str, holds: impl Fn(&K) -> bool) -> K
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    {
+        let api: Api<K> = self.api();
+        until(&format!("{} {name}: {what}", K::kind(&())), async || {
             let found = api.get_opt(name).await.map_err(|error| format!("{error:?}"))?;
             let found = found.ok_or("absent".to_owned())?;
             if holds(&found) {
@@ -137,6 +137,16 @@ impl World {
         .await
     }
 
+    /// The Deployment, once `holds`.
+    pub(crate) async fn deployment_when(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&Deployment) -> bool,
+    ) -> Deployment {
+        self.when(name, what, holds).await
+    }
+
     /// The server, once `holds`.
     pub(crate) async fn server_when(
         &self,
@@ -144,39 +154,17 @@ impl World {
         what: &str,
         holds: impl Fn(&MCPServer) -> bool,
     ) -> MCPServer {
-        let api: Api<MCPServer> = self.api();
-        until(&format!("MCPServer {name}: {what}"), async || {
-            let found = api.get(name).await.map_err(|error| format!("{error:?}"))?;
-            if holds(&found) {
-                Ok(found)
-            } else {
-                Err(format!("{found:?}"))
-            }
-        })
-        .await
+        self.when(name, what, holds).await
     }
 
+    /// The backend of the server, once `holds`.
     pub(crate) async fn backend_when(
         &self,
         name: &str,
         what: &str,
         holds: impl Fn(&StatefulSet) -> bool,
     ) -> StatefulSet {
-        let api: Api<StatefulSet> = self.api();
-        let backend = format!("{name}-backend");
-        until(&format!("StatefulSet {backend}: {what}"), async || {
-            let found = api
-                .get_opt(&backend)
-                .await
-                .map_err(|error| format!("{error:?}"))?;
-            let found = found.ok_or("absent".to_owned())?;
-            if holds(&found) {
-                Ok(found)
-            } else {
-                Err(format!("{found:?}"))
-            }
-        })
-        .await
+        self.when(&format!("{name}-backend"), what, holds).await
     }
 
     pub(crate) async fn pods(&self, name: &str, part: &str) -> Vec<Pod> {

@@ -14,6 +14,7 @@ mod chart;
 mod children;
 mod crash;
 mod epochs;
+mod facts;
 mod gate;
 mod life;
 mod names;

@@ -1,14 +1,14 @@
 //! The `mcp-bridge` command: a server that speaks stdio, served as Streamable HTTP.
 
+mod process;
+
 use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
-use anyhow::Context;
 use clap::Parser;
 use mcp_proxy::{
     Origins,
     bridge::{Bridge, BridgeSettings},
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves a program that speaks MCP on stdin and stdout as Streamable HTTP, one process per session
 #[derive(Parser)]
@@ -42,12 +42,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    process::start_log();
     let args = Args::parse();
     let bridge = Bridge::bind(BridgeSettings {
         listen: args.listen,
@@ -60,17 +55,8 @@ async fn main() -> anyhow::Result<()> {
         ..BridgeSettings::new(args.command)
     })
     .await?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = process::stop_signal()?;
     tracing::info!(address = %bridge.local_addr(), "serving");
-    bridge
-        .run(async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            tracing::info!("stopping");
-        })
-        .await;
+    bridge.run(stop).await;
     Ok(())
 }

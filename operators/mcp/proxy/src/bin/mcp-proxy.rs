@@ -1,11 +1,11 @@
 //! The `mcp-proxy` command: the proxy alone, in front of servers given by their URLs.
 
+mod process;
+
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::Context;
 use clap::Parser;
 use mcp_proxy::{Backend, Backends, Origins, Proxy, Settings, Tools};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// A streaming proxy for MCP servers
 #[derive(Parser)]
@@ -47,12 +47,7 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    process::start_log();
     let args = Args::parse();
     let mut runtime = match args.threads {
         Some(1) => tokio::runtime::Builder::new_current_thread(),
@@ -80,17 +75,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         grace: Duration::from_secs(args.grace),
     };
     let proxy = Proxy::bind(settings, backends).await?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = process::stop_signal()?;
     tracing::info!(address = %proxy.local_addr(), "serving");
-    proxy
-        .run(async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            tracing::info!("stopping");
-        })
-        .await;
+    proxy.run(stop).await;
     Ok(())
 }

@@ -56,11 +56,12 @@ pub(super) fn status(status: StatusCode) -> Answer {
     answer
 }
 
-pub(super) fn session_not_found(shared: &Shared) -> Answer {
+/// `id` is that of the request, if it is one.
+pub(super) fn session_not_found(shared: &Shared, id: Option<&Value>) -> Answer {
     shared.counters.session_gone.fetch_add(1, Relaxed);
     error(
         StatusCode::NOT_FOUND,
-        None,
+        id,
         NO_SESSION,
         "session not found: initialize a new one",
     )

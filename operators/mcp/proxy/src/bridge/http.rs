@@ -69,7 +69,7 @@ pub(crate) async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> 
         },
         (Method::GET, Some(id)) => get(shared, &id),
         (Method::DELETE, Some(id)) if shared.end_session(&id) => status(StatusCode::NO_CONTENT),
-        (Method::DELETE, Some(_)) => session_not_found(shared),
+        (Method::DELETE, Some(_)) => session_not_found(shared, None),
         (Method::GET | Method::DELETE, None) if !is_sessionless(&parts.headers, None) => error(
             StatusCode::BAD_REQUEST,
             None,
@@ -146,7 +146,7 @@ async fn post(shared: &Arc<Shared>, headers: &HeaderMap, body: Bytes) -> Answer 
     if let Some(id) = session_id(headers) {
         let session = shared.sessions().get(&id).cloned();
         let Some(session) = session else {
-            return session_not_found(shared);
+            return session_not_found(shared, envelope.asked_id());
         };
         return match session.say(&envelope, line).await {
             Ok(Some(messages)) => answer(shared, headers, &envelope, messages, in_work, false).await,
@@ -159,14 +159,17 @@ async fn post(shared: &Arc<Shared>, headers: &HeaderMap, body: Bytes) -> Answer 
             ),
             Err(NotTaken::Ended) => {
                 shared.end_session(&id);
-                session_not_found(shared)
+                session_not_found(shared, envelope.asked_id())
             }
         };
     }
     if !is_sessionless(headers, envelope.version()) {
-        return bad(
+        let text = "an Mcp-Session-Id header is needed: initialize a session first";
+        return error(
+            StatusCode::BAD_REQUEST,
+            envelope.asked_id(),
             INVALID_REQUEST,
-            "an Mcp-Session-Id header is needed: initialize a session first",
+            text,
         );
     }
     if envelope.kind() != Kind::Request {
@@ -243,7 +246,7 @@ fn get(shared: &Shared, id: &str) -> Answer {
             let in_work = InWork::new(&shared.counters, true);
             events(Events::new(None, messages, None, shared.end.clone(), in_work))
         }
-        None => session_not_found(shared),
+        None => session_not_found(shared, None),
     }
 }
 

@@ -47,6 +47,11 @@ impl Envelope {
         }
     }
 
+    /// The id that an answer must have. An answer of the client has an id, too, and that one is the child's.
+    pub(crate) fn asked_id(&self) -> Option<&Value> {
+        self.id.as_ref().filter(|_| self.kind() == Kind::Request)
+    }
+
     pub(crate) fn is(&self, method: &str) -> bool {
         self.method.as_deref() == Some(method)
     }

@@ -45,7 +45,7 @@ pub struct Tools(Option<Allowed>);
 pub(crate) type Allowed = Arc<HashSet<String>>;
 
 impl Tools {
-    /// Only these. Without any name: all of them, as in an `MCPToolConfig`.
+    /// Only these. Without any name: all of them, as for a server without a `toolConfigRef`.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
         let names: HashSet<String> = names.into_iter().map(Into::into).collect();
         Self((!names.is_empty()).then(|| Arc::new(names)))

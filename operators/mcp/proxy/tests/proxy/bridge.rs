@@ -285,7 +285,8 @@ async fn a_session_is_needed_known_and_ended() {
     assert_eq!(stream.body().await, "", "its stream ends with it");
     let mut gone = post(bridge.address, "/mcp", &session, ping).await;
     assert_eq!(gone.status(), StatusCode::NOT_FOUND);
-    assert_eq!(gone.json().await["error"]["code"], -32001);
+    let gone = gone.json().await;
+    assert_eq!((&gone["error"]["code"], &gone["id"]), (&json!(-32001), &json!(3)));
 }
 
 #[tokio::test]

@@ -113,6 +113,21 @@ async fn a_client_whose_pod_is_gone_begins_a_new_session_by_itself() {
     assert_ne!(call(&client, "whoami").await, served_by);
 }
 
+#[tokio::test]
+async fn a_call_does_not_fail_when_its_pod_ends_before_the_proxy_hears_that_it_is_gone() {
+    let (mut servers, proxy) = three_pods().await;
+    let client = connect(&proxy.url("/mcp"), false).await;
+    let served_by = call(&client, "whoami").await;
+    let is_its_own = |n: usize| served_by == format!("pod {n}");
+    let pods = servers.iter().enumerate();
+    let pods = pods.map(|(n, server)| pod(n, server.address).ready(!is_its_own(n)).ending(is_its_own(n)));
+    proxy.backends.set(pods);
+    assert_eq!(call(&client, "whoami").await, served_by, "it keeps its sessions");
+    let at = (0..3).find(|n| is_its_own(*n)).unwrap();
+    drop(servers.remove(at));
+    assert_ne!(call(&client, "whoami").await, served_by);
+}
+
 /// A server of the old transport: a stream of events, and a path for messages. One session per stream.
 pub(crate) async fn over_sse(name: String) -> Server {
     type Inbox = mpsc::Sender<ClientJsonRpcMessage>;

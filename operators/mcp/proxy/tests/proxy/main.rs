@@ -6,6 +6,7 @@ mod bridge;
 mod clients;
 mod echo;
 mod harness;
+mod ids;
 mod memory;
 mod own_streams;
 mod passing;

@@ -169,3 +169,28 @@ fn what_cannot_be_run_is_rejected_with_a_reason() {
         "NoCommand"
     );
 }
+
+#[test]
+fn a_tool_config_that_names_no_tools_is_not_accepted() {
+    let spec = json!({"image": "i:1", "toolConfigRef": {"name": "few"}});
+    let config = |spec: Value| {
+        serde_json::from_value(json!({
+            "apiVersion": "mcp.exuvia.dev/v1beta1", "kind": "MCPToolConfig", "metadata": {"name": "few"}, "spec": spec,
+        }))
+        .unwrap()
+    };
+    // As it may be stored by somebody who did not know that names are needed.
+    for (stored, reason) in [
+        (None, "ToolConfigNotFound"),
+        (Some(config(json!({}))), "NoTools"),
+        (Some(config(json!({"toolsFilter": []}))), "NoTools"),
+    ] {
+        let mut found = found(server(spec.clone()));
+        found.tool_config = stored;
+        let (_, rejection) = validate(found, Timestamp::now()).unwrap_err();
+        assert_eq!(rejection.reason, reason, "{}", rejection.message);
+    }
+    let mut found = found(server(spec));
+    found.tool_config = Some(config(json!({"toolsFilter": ["a"]})));
+    assert_eq!(prepared(found).accepted.tools, ["a"]);
+}
