@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 /// Generous, because test machines are busy: only a condition that never holds takes this long.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
-const PAUSE: Duration = Duration::from_millis(20);
+/// Between two polls. Who has waited for long can wait a little longer: a poll is a request, and eight tests that poll 50 times per
+/// second keep an API server busy with nothing else.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
 /// What a poll may return: `true`, `Some` and `Ok` end the wait. The error of the last poll is part of the panic.
 pub trait Condition {
@@ -68,7 +70,7 @@ pub fn until<C: Condition>(what: &str, mut poll: impl AsyncFnMut() -> C) -> impl
                 Ok(answer) => return answer,
                 Err(seen) => check_deadline(since, what, &seen, caller),
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause_after(since.elapsed())).await;
         }
     }
 }
@@ -83,8 +85,12 @@ pub fn until_blocking<C: Condition>(what: &str, mut poll: impl FnMut() -> C) -> 
             Ok(answer) => return answer,
             Err(seen) => check_deadline(since, what, &seen, caller),
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause_after(since.elapsed()));
     }
+}
+
+fn pause_after(waited: Duration) -> Duration {
+    (waited / 8).clamp(PAUSES.0, PAUSES.1)
 }
 
 fn check_deadline(since: Instant, what: &str, seen: &str, caller: &Location<'_>) {
