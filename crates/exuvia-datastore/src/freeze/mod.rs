@@ -33,7 +33,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-pub use abandoned::{Abandoned, abandoned, release};
+pub use abandoned::{Abandoned, abandoned, freezer_of, left_frozen, release};
 pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
 pub use error::Error;
 pub use flags::{
