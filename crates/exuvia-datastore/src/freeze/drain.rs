@@ -78,6 +78,33 @@ impl Drained {
     }
 }
 
+/// Why writes under way cannot be counted, so that time decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutCount {
+    /// Not every API server can be asked itself.
+    UnknownServers,
+    /// Our own requests bypass flow control.
+    Exempt,
+}
+
+impl WithoutCount {
+    /// How long the drain takes at least.
+    pub fn takes(self) -> Duration {
+        match self {
+            Self::UnknownServers => WRITE_ENDS_WITHIN + UNASKED_DENIES_WITHIN,
+            Self::Exempt => WRITE_ENDS_WITHIN,
+        }
+    }
+
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownServers => "not every API server can be asked itself",
+            Self::Exempt => "the operator is a member of system:masters",
+        }
+    }
+}
+
 /// What a probe found of one server, the worst of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
