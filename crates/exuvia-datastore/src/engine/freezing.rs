@@ -94,9 +94,9 @@ impl Engine {
             _ => Form::Frozen,
         };
         let before = self.our_locks().await?;
-        // The shield has a probe of its own, after its step. A process that ended between its policy and its binding left half of it:
+        // Not the shield, which is probed after its own step. A process that ended between its policy and its binding left half of it:
         // to wait for that here would be to wait until the freeze is undone.
-        let probed = self.work()?.freeze.probe(form, false).await?;
+        let probed = self.work()?.freeze.probe(form).await?;
         // The same policies before and after: what was asked in between was about these.
         if probed.all_asked_deny() && self.our_locks().await? == before {
             self.locks_probed = before;

@@ -173,7 +173,10 @@ impl Seen {
         } else if gauges.ours > 0 {
             format!("works on {} to the source", counted(gauges.ours, "write"))
         } else if gauges.earlier > 0 {
-            format!("works on {} requests that bypass the count", gauges.earlier)
+            format!(
+                "works on {} besides those that are counted",
+                counted(gauges.earlier, "request")
+            )
         } else {
             String::new()
         };
