@@ -5,6 +5,7 @@
 mod counted;
 mod datastore_migration;
 mod duration;
+mod frozen;
 mod nearest;
 mod opt_in;
 mod options;
@@ -13,6 +14,7 @@ mod storage_migration;
 pub use counted::counted;
 pub use datastore_migration::*;
 pub use duration::{InvalidDuration, format_duration, parse_duration};
+pub use frozen::FrozenBy;
 pub use nearest::nearest;
 pub use opt_in::{InvalidLabel, OptInLabel, is_in_groups};
 pub use options::{ManagedFields, Verify, defaults, limits};

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
 use crate::engine::{Work, is_gone, second_version};
-use crate::freeze::{Tight, read_flag, tight};
+use crate::freeze::{Freeze, Tight, WithoutCount, read_flag, tight, tight_without_count};
 use crate::kinds::Kinds;
 use crate::waits::find;
 use crate::{rights, versions};
@@ -107,6 +107,18 @@ pub(crate) async fn check(
         blockers.extend(versions::hidden_content(client, &work.mover).await?);
     }
     Ok((blockers, Some(work)))
+}
+
+/// Whether the freeze would be over before its drain is, here and for us: another account, or one that knows other API servers, may
+/// count the writes under way, so this is not asked for others.
+pub(crate) async fn too_tight(freeze: &Freeze, spec: &exuvia_api::Freeze) -> Result<Option<Blocker>, Error> {
+    // Nobody is asked where even the slowest drain leaves time.
+    if tight_without_count(spec, WithoutCount::UnknownServers).is_none() {
+        return Ok(None);
+    }
+    let without = freeze.without_count().await?;
+    let why = without.and_then(|without| tight_without_count(spec, without));
+    Ok(why.map(|why| blocker(reason::INVALID_SPEC, &why)))
 }
 
 /// Whether a flag is on an object of a target kind: the copy may be what makes that object, with the value of its source.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use exuvia_api::FrozenBy;
 use exuvia_sweep::{Failures, Outcome, Tally};
 use exuvia_write::Redacted;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,9 @@ pub struct MigrationReport {
     pub audit: Option<exuvia_audit::AuditReport>,
     /// Objects that were not done, by name as far as they are remembered, and by class.
     pub failures: Failures,
+    /// The datastore migration that keeps at least one of them from being written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen_by: Option<FrozenBy>,
     /// What the preflight found.
     pub obstacle: Option<Obstacle>,
     /// What the rewrite does to the objects' content, held for, accepted or harmless; `None`: it was not looked at.

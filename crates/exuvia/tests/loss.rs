@@ -145,7 +145,7 @@ async fn fields_beyond_the_first_two_hundred_are_counted_once_each_and_that_is_s
     let crd = losing("beyond.example.com", 230, 2).await;
     let rehearsal = migrate(control_plane, &[&crd, "--dry-run"]).await;
     let said = String::from_utf8(rehearsal.stdout).unwrap();
-    let bound = "and 30 more fields without their names: only the first 200 of each kind are named";
+    let bound = "and 30 more fields without a name: only the first 200 of each kind are named";
     assert!(said.contains(bound), "{said}");
     let done = migrate(control_plane, &[&crd, "--accept-pruning"]).await;
     let said = String::from_utf8(done.stdout).unwrap();

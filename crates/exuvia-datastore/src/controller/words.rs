@@ -9,6 +9,7 @@ use exuvia_write::{Redacted, redacted};
 
 use super::status::{StatusUpdate, before_the_copy, known_reason, last_reason};
 use crate::Engine;
+use crate::freeze::{Tight, tight};
 use crate::protocol::{Checked, Hold, Next, NextStep, Stage, Step, StepKind};
 
 /// The step that is shown while the spec asks to wait before the commit.
@@ -81,6 +82,10 @@ impl<'a> Known<'a> {
             NextStep::Hold(hold) => (self.held_step(*hold), self.held(*hold)),
             NextStep::Done => (String::new(), self.done()),
         };
+        let message = match next {
+            NextStep::Do(_) | NextStep::Wait(_) => self.with_note(message),
+            NextStep::Hold(_) | NextStep::Done => message,
+        };
         let stall_cause = match next {
             NextStep::Hold(hold) => self.stall_reason(*hold).map(|reason| StallCause {
                 reason,
@@ -132,6 +137,16 @@ impl<'a> Known<'a> {
             NextStep::Hold(Hold::Conflicts) => DatastorePhase::WaitingForConflictResolution,
             NextStep::Hold(Hold::Blocked) => DatastorePhase::Pending,
             _ => now,
+        }
+    }
+
+    /// What may end the freeze too early is told as long as nobody is refused.
+    fn with_note(&self, message: Redacted) -> Redacted {
+        let is_before =
+            matches!(self.stage, Stage::Idle | Stage::Moving) && self.status().frozen_at.is_none();
+        match tight(&self.migration.spec.freeze) {
+            Some(Tight::Perhaps(why)) if is_before => Redacted::ours(format!("{message}; note: {why}")),
+            _ => message,
         }
     }
 
@@ -323,4 +338,42 @@ pub(super) fn moved(status: &DatastoreMigrationStatus) -> String {
         counted(progress.migrated.unsigned_abs(), "object"),
         counted(progress.total_types.unsigned_abs().into(), "kind")
     )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_freeze_that_may_be_too_short_is_noted_until_it_begins() {
+        let said = |max_duration: &str, status: Value| {
+            let migration: DatastoreMigration = serde_json::from_value(json!({
+                "apiVersion": "exuvia.dev/v1beta1", "kind": "DatastoreMigration", "metadata": {"name": "m"},
+                "spec": {"mappings": [], "freeze": {"maxDuration": max_duration}}, "status": status,
+            }))
+            .unwrap();
+            let known = Known {
+                stage: stage_of(&migration),
+                migration: &migration,
+                is_checked: true,
+                message: None,
+                blockers: &[],
+                blocked: 0,
+                conflicts: Vec::new(),
+                progress: DatastoreProgress::default(),
+            };
+            known.update(&NextStep::Do(Step::Try)).message.into_string()
+        };
+        let pending = json!({"phase": "Pending"});
+        let note = "; note: freeze.maxDuration (30s) is short: ";
+        assert!(said("30s", pending.clone()).contains(note));
+        assert!(said("30s", json!({"phase": "Migrating"})).contains(note));
+        let frozen = json!({"phase": "Migrating", "frozenAt": "2026-11-17T10:00:00Z"});
+        for said in [said("15m", pending), said("30s", frozen)] {
+            assert!(!said.contains("note: "), "{said}");
+        }
+    }
 }

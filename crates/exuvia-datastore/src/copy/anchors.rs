@@ -4,6 +4,8 @@
 //! deleting the dependent then, but it remembers the owner as absent and asks nobody again, however long the old backend has been
 //! back. With one more owner that exists it only removes the reference that it holds to be wrong.
 
+mod named;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
@@ -14,66 +16,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 
+use self::named::{Anchor, Behind, Memory, Place, anchored};
 use super::Mover;
 use super::trial::all_looked_at;
 use crate::Error;
-use crate::kinds::{Kind, MovedKind};
+use crate::kinds::MovedKind;
 use crate::lock::lock;
 
-/// Target kind, namespace and name.
-type Place = (String, Option<String>, String);
-
-/// A source, as a dependent may name it.
-#[derive(Clone, Debug)]
-struct Anchor {
-    namespace: Option<String>,
-    reference: OwnerReference,
-}
-
-impl Anchor {
-    fn new(kind: &Kind, source: &ObjectMeta) -> Self {
-        Self {
-            namespace: source.namespace.clone(),
-            reference: OwnerReference {
-                api_version: kind.resource.api_version.clone(),
-                kind: kind.resource.kind.clone(),
-                name: source.name.clone().unwrap_or_default(),
-                uid: source.uid.clone().unwrap_or_default(),
-                ..OwnerReference::default()
-            },
-        }
-    }
-}
-
-/// The references of a dependent with its anchors: each `(alias uid, source)` is added, unless it is there.
-///
-/// A source that has the alias' own uid takes the place of that reference: the collector removes references by uid, and would
-/// remove both.
-fn anchored(
-    mut references: Vec<OwnerReference>,
-    anchors: &[(String, OwnerReference)],
-) -> Vec<OwnerReference> {
-    for (alias, source) in anchors {
-        let is_source = |reference: &OwnerReference| {
-            reference.uid == source.uid && reference.api_version == source.api_version
-        };
-        if references.iter().any(is_source) {
-            continue;
-        }
-        let same_uid = references
-            .iter_mut()
-            .find(|reference| reference.uid == source.uid && *alias == source.uid);
-        match same_uid {
-            Some(reference) => {
-                reference.api_version.clone_from(&source.api_version);
-                reference.kind.clone_from(&source.kind);
-                reference.name.clone_from(&source.name);
-            }
-            None => references.push(source.clone()),
-        }
-    }
-    references
-}
+/// How many dependents are kept until the sources of their owners are known. With more of them everything is looked at again.
+const MAX_POSTPONED: usize = 1_000;
 
 impl Mover {
     /// Gives every object that names an owner by the aggregated API server's uid its source as one more owner. That server must
@@ -86,15 +37,24 @@ impl Mover {
         let mut anchors = Anchors {
             mover: self,
             renamed: None,
+            memory: Memory::default(),
             found: Mutex::default(),
         };
         anchors.look().await?;
-        let unknown = std::mem::take(&mut lock(&anchors.found).unknown);
-        if !unknown.is_empty() {
-            anchors.renamed = Some(self.sources_of(&unknown).await?);
-            anchors.look().await?;
+        let Found {
+            unknown, postponed, ..
+        } = std::mem::take(&mut *lock(&anchors.found));
+        if unknown.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        anchors.renamed = Some(self.sources_of(&unknown).await?);
+        if postponed.len() > MAX_POSTPONED {
+            return anchors.look().await;
+        }
+        for (resource, dependent) in postponed {
+            let _ = anchors.visit(&resource, dependent).await; // what failed is among what was found
+        }
+        anchors.came_to(None)
     }
 
     /// The sources of targets in these places: one look at all sources.
@@ -127,6 +87,7 @@ struct Anchors<'a> {
     mover: &'a Mover,
     /// Sources whose names are not those of their targets; `None`: not looked for.
     renamed: Option<HashMap<Place, Anchor>>,
+    memory: Memory,
     found: Mutex<Found>,
 }
 
@@ -134,6 +95,8 @@ struct Anchors<'a> {
 struct Found {
     /// Owners whose sources have other names.
     unknown: HashSet<Place>,
+    /// Dependents of these, one more than are kept at most.
+    postponed: Vec<(ApiResource, PartialObjectMeta)>,
     failed: u64,
     first: Option<Redacted>,
 }
@@ -141,14 +104,18 @@ struct Found {
 impl Anchors<'_> {
     async fn look(&self) -> Result<(), Error> {
         let looked = look_at_everything(&self.mover.client, &[], &|_| {}, self).await?;
-        let found = lock(&self.found);
-        let unseen = looked.unseen.first().map(|unseen| {
+        self.came_to(looked.unseen.first().map(|unseen| {
             redacted!(
                 "dependents are not known among {}: {}",
                 Name(&unseen.what),
                 unseen.why.clone()
             )
-        });
+        }))
+    }
+
+    /// Whether everything was done; `unseen`: why some objects were not looked at.
+    fn came_to(&self, unseen: Option<Redacted>) -> Result<(), Error> {
+        let found = lock(&self.found);
         match found.first.clone().or(unseen) {
             Some(first) => Err(Error::Unfinished {
                 objects: found.failed.max(1),
@@ -159,16 +126,21 @@ impl Anchors<'_> {
         }
     }
 
-    /// The source that stands behind a reference to an object that the aggregated API server shows; `None`: it names no such
-    /// object, or its source is looked for.
-    async fn anchor(
-        &self,
-        reference: &OwnerReference,
-        namespace: Option<&str>,
-    ) -> Result<Option<Anchor>, Redacted> {
+    /// What stands behind a reference. The same is not asked for twice, unless the answer was an error.
+    async fn behind(&self, reference: &OwnerReference, namespace: Option<&str>) -> Result<Behind, Redacted> {
+        if self.mover.target_kind(reference).is_none() {
+            return Ok(Behind::Nothing); // most references: not worth remembering
+        }
+        let cell = self.memory.cell(reference, namespace);
+        cell.get_or_try_init(|| self.ask(reference, namespace))
+            .await
+            .cloned()
+    }
+
+    async fn ask(&self, reference: &OwnerReference, namespace: Option<&str>) -> Result<Behind, Redacted> {
         let mover = self.mover;
         let Some(target) = mover.target_kind(reference) else {
-            return Ok(None);
+            return Ok(Behind::Nothing);
         };
         let namespace_of_owner = namespace.map(str::to_owned).filter(|_| target.namespaced);
         let named = ObjectMeta {
@@ -177,14 +149,14 @@ impl Anchors<'_> {
             ..ObjectMeta::default()
         };
         if target.namespaced && named.namespace.is_none() {
-            return Ok(None); // nobody can find such an owner
+            return Ok(Behind::Nothing); // nobody can find such an owner
         }
         let api: Api<PartialObjectMeta<DynamicObject>> =
             Api::all_with(mover.client.clone(), &target.resource);
         let shown = mover.writer.look(&api, &named).await;
         let shown = shown.map_err(|error| Redacted::from_error(&error))?;
         if shown.and_then(|shown| shown.uid).as_ref() != Some(&reference.uid) {
-            return Ok(None); // it does not exist, and the collector is right
+            return Ok(Behind::Nothing); // it does not exist, and the collector is right
         }
         let becoming_it = |moved: &&MovedKind| !moved.extra && moved.target.name() == target.name();
         for moved in mover.kinds.moved.iter().filter(becoming_it) {
@@ -204,30 +176,62 @@ impl Anchors<'_> {
                         && output.namespace == namespace_of_owner
                 });
             if is_it {
-                return Ok(Some(Anchor::new(&moved.source, &source.metadata)));
+                return Ok(Behind::Source(Anchor::new(&moved.source, &source.metadata)));
             }
         }
         let place = (reference.kind.clone(), namespace_of_owner, reference.name.clone());
-        let Some(renamed) = &self.renamed else {
-            lock(&self.found).unknown.insert(place);
-            return Ok(None);
-        };
-        let owner = resource_name(&reference.kind, &target.resource.group);
-        match renamed.get(&place) {
+        Ok(Behind::Renamed(place))
+    }
+
+    /// The source of another name that was looked for.
+    fn source_at(
+        renamed: &HashMap<Place, Anchor>,
+        place: &Place,
+        reference: &OwnerReference,
+        namespace: Option<&str>,
+    ) -> Result<Anchor, Redacted> {
+        let group = reference.api_version.split('/').next().unwrap_or_default();
+        let (kind, name) = (resource_name(&reference.kind, group), &reference.name);
+        match renamed.get(place) {
             None => Err(redacted!(
                 "the source of its owner {} {} is not known",
-                Name(&owner),
-                Name(&reference.name)
+                Name(&kind),
+                Name(name)
             )),
             Some(anchor) if anchor.namespace.is_some() && anchor.namespace.as_deref() != namespace => {
                 Err(redacted!(
                     "the source of its owner {} {} is in another namespace",
-                    Name(&owner),
-                    Name(&reference.name)
+                    Name(&kind),
+                    Name(name)
                 ))
             }
-            Some(anchor) => Ok(Some(anchor.clone())),
+            Some(anchor) => Ok(anchor.clone()),
         }
+    }
+
+    /// The sources that a dependent is to name, each with the uid that it names now; `None`: one is looked for first.
+    async fn anchors_of(
+        &self,
+        metadata: &ObjectMeta,
+    ) -> Result<Option<Vec<(String, OwnerReference)>>, Redacted> {
+        let namespace = metadata.namespace.as_deref();
+        let (mut anchors, mut is_complete) = (Vec::new(), true);
+        for reference in metadata.owner_references.iter().flatten() {
+            let anchor = match (self.behind(reference, namespace).await?, &self.renamed) {
+                (Behind::Nothing, _) => continue,
+                (Behind::Source(anchor), _) => anchor,
+                (Behind::Renamed(place), Some(renamed)) => {
+                    Self::source_at(renamed, &place, reference, namespace)?
+                }
+                (Behind::Renamed(place), None) => {
+                    lock(&self.found).unknown.insert(place);
+                    is_complete = false;
+                    continue;
+                }
+            };
+            anchors.push((reference.uid.clone(), anchor.reference));
+        }
+        Ok(is_complete.then_some(anchors))
     }
 
     /// Whether its objects are sources as the aggregated API server shows them. The collector forgot these when the CRDs answered, and
@@ -259,20 +263,21 @@ impl Visitor for Anchors<'_> {
         if references.is_empty() || object.metadata.deletion_timestamp.is_some() || self.is_shown(resource) {
             return Verdict::skipped();
         }
-        let mut anchors = Vec::new();
-        for reference in references {
-            match self.anchor(reference, object.metadata.namespace.as_deref()).await {
-                Ok(None) => {}
-                Ok(Some(anchor)) => anchors.push((reference.uid.clone(), anchor.reference)),
-                Err(why) => {
-                    self.failed(resource, &object.metadata, why);
-                    return Verdict::skipped();
+        let anchors = match self.anchors_of(&object.metadata).await {
+            Ok(Some(anchors)) if anchors.is_empty() => return Verdict::skipped(),
+            Ok(Some(anchors)) => anchors,
+            Ok(None) => {
+                let mut found = lock(&self.found);
+                if found.postponed.len() <= MAX_POSTPONED {
+                    found.postponed.push((resource.clone(), object));
                 }
+                return Verdict::skipped();
             }
-        }
-        if anchors.is_empty() {
-            return Verdict::skipped();
-        }
+            Err(why) => {
+                self.failed(resource, &object.metadata, why);
+                return Verdict::skipped();
+            }
+        };
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.mover.client.clone(), resource);
         let written = self
             .mover
@@ -293,47 +298,5 @@ impl Visitor for Anchors<'_> {
                 Verdict::failed(class.as_str(), why).under(Pressure::of(class))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reference(api_version: &str, uid: &str) -> OwnerReference {
-        OwnerReference {
-            api_version: api_version.to_owned(),
-            kind: "Widget".to_owned(),
-            name: "till".to_owned(),
-            uid: uid.to_owned(),
-            controller: Some(true),
-            ..OwnerReference::default()
-        }
-    }
-
-    fn source(uid: &str) -> OwnerReference {
-        OwnerReference {
-            controller: None,
-            ..reference("old/v1", uid)
-        }
-    }
-
-    #[test]
-    fn a_dependent_gets_its_source_as_one_more_owner_once() {
-        let anchors = [("alias".to_owned(), source("raw"))];
-        let once = anchored(vec![reference("new/v1", "alias")], &anchors);
-        assert_eq!(once, [reference("new/v1", "alias"), source("raw")]);
-        assert_eq!(anchored(once.clone(), &anchors), once);
-    }
-
-    #[test]
-    fn a_source_of_the_same_uid_takes_the_place_of_the_reference() {
-        let anchors = [("same".to_owned(), source("same"))];
-        let references = anchored(vec![reference("new/v1", "same")], &anchors);
-        assert_eq!(
-            references,
-            [reference("old/v1", "same")],
-            "it controls the dependent as before"
-        );
     }
 }

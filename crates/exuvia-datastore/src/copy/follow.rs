@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exuvia_api::datastore_reason as reason;
+use exuvia_api::{counted, datastore_reason as reason};
 use exuvia_sweep::ResourceVersion;
 use exuvia_write::{Name, Redacted, RetryPolicy, redacted};
 use kube::Api;
@@ -149,18 +149,18 @@ impl Follower {
 }
 
 fn lag_in_words(backlog: usize, falls_behind: bool) -> Option<String> {
-    let objects = match backlog {
-        0 => return None,
-        1 => "1 object is".to_owned(),
-        more => format!("{more} objects are"),
-    };
+    if backlog == 0 {
+        return None;
+    }
+    let objects = counted(u64::try_from(backlog).unwrap_or(u64::MAX), "object");
+    let are = if backlog == 1 { "is" } else { "are" };
     let advice = if falls_behind {
         ", and writers change them as fast as they are copied: raise spec.concurrency, or let writers pause"
     } else {
         ""
     };
     Some(format!(
-        "{objects} to be compared or copied again before the freeze{advice}"
+        "{objects} {are} to be compared or copied again before the freeze{advice}"
     ))
 }
 

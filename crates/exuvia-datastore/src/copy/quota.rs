@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use exuvia_api::counted;
 use exuvia_write::{ErrorClass, Name, Redacted, RetryPolicy, redacted};
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,6 +17,8 @@ pub(super) type Planned = BTreeMap<(String, String), u64>;
 /// A quota that leaves less room than is needed.
 pub(super) struct Exceeded {
     pub(super) namespace: String,
+    /// `plural.group` of what does not fit.
+    pub(super) resource: String,
     pub(super) message: Redacted,
 }
 
@@ -56,10 +59,12 @@ fn of_one(quota: &ResourceQuota, planned: &Planned) -> Vec<Exceeded> {
         let room = hard.saturating_sub(used);
         (room < *needed).then(|| Exceeded {
             namespace: namespace.clone(),
+            resource: resource.clone(),
             message: redacted!(
-                "{} {} are to be created, and the quota {} has room for {}: raise it, or delete what is not needed",
-                *needed,
+                "{} of {} {} to be created, and the quota {} has room for {}: raise it, or delete what is not needed",
+                Name(&counted(*needed, "object")),
                 Name(resource),
+                if *needed == 1 { "is" } else { "are" },
                 Name(&quota.name_any()),
                 room
             ),
@@ -68,9 +73,40 @@ fn of_one(quota: &ResourceQuota, planned: &Planned) -> Vec<Exceeded> {
     lacking.collect()
 }
 
-/// A number of objects. One that is written with a suffix is not known: the server will tell.
+/// A number of objects, rounded down. The API server writes 1000 as `1k`.
 fn count(quantity: &Quantity) -> Option<u64> {
-    quantity.0.parse().ok()
+    let text = quantity.0.as_str();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let below = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let power = |base: u128, exponent: u32| Some((base.checked_pow(exponent)?, 1));
+    let (times, by) = match suffix {
+        "" => (1, 1),
+        "n" => (1, 1_000_000_000),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1_000),
+        "k" => power(1_000, 1)?,
+        "M" => power(1_000, 2)?,
+        "G" => power(1_000, 3)?,
+        "T" => power(1_000, 4)?,
+        "P" => power(1_000, 5)?,
+        "E" => power(1_000, 6)?,
+        "Ki" => power(1_024, 1)?,
+        "Mi" => power(1_024, 2)?,
+        "Gi" => power(1_024, 3)?,
+        "Ti" => power(1_024, 4)?,
+        "Pi" => power(1_024, 5)?,
+        "Ei" => power(1_024, 6)?,
+        exponent => match exponent.strip_prefix(['e', 'E'])?.parse::<i32>().ok()? {
+            up @ 0.. => power(10, up.unsigned_abs())?,
+            down => (1, 10_u128.checked_pow(down.unsigned_abs())?),
+        },
+    };
+    u64::try_from(digits.checked_mul(times)? / below.checked_mul(by)?).ok()
 }
 
 #[cfg(test)]
@@ -94,9 +130,34 @@ mod tests {
         assert!(of_one(&quota, &planned("a", 2)).is_empty());
         assert!(of_one(&quota, &planned("b", 3)).is_empty());
         let exceeded = of_one(&quota, &planned("a", 3));
+        assert_eq!(exceeded[0].resource, "widgets.example.com");
         assert_eq!(
             exceeded[0].message,
-            "3 widgets.example.com are to be created, and the quota few has room for 2: raise it, or delete what is not needed"
+            "3 objects of widgets.example.com are to be created, and the quota few has room for 2: raise it, or delete what is not needed"
         );
+    }
+
+    #[test]
+    fn a_number_of_objects_is_read_as_the_api_server_writes_it() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("15", Some(15)),
+            ("1k", Some(1_000)),
+            ("1.5k", Some(1_500)),
+            ("2M", Some(2_000_000)),
+            ("1Ki", Some(1_024)),
+            ("5e3", Some(5_000)),
+            ("5E3", Some(5_000)),
+            ("50e-1", Some(5)),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("3500m", Some(3)),
+            ("-1", None),
+            ("", None),
+            (".", None),
+            ("1x", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(count(&Quantity(text.to_owned())), expected, "{text}");
+        }
     }
 }

@@ -72,7 +72,8 @@ impl Mover {
                 namespace: Some(exceeded.namespace),
                 ..kube::api::ObjectMeta::default()
             };
-            if let Some(kind) = sources.first() {
+            let mut targets = self.kinds.targets().into_iter();
+            if let Some(kind) = targets.find(|kind| kind.name() == exceeded.resource) {
                 let problem = Problem::new(reason::QUOTA, exceeded.message);
                 self.found().block(kind, &namespace, problem);
             }

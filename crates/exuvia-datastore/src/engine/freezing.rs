@@ -119,9 +119,9 @@ impl Engine {
     }
 
     async fn all_deny(&mut self, form: Form, before: &[LockIdentity]) -> Result<bool, Error> {
-        // The shield has a probe of its own, after its step. A process that ended between its policy and its binding left half of it:
+        // Not the shield, which is probed after its own step. A process that ended between its policy and its binding left half of it:
         // to wait for that here would be to wait until the freeze is undone.
-        let probed = self.work()?.freeze.probe(form, false).await?;
+        let probed = self.work()?.freeze.probe(form).await?;
         // The same policies before and after: what was asked in between was about these.
         if probed.all_asked_deny() && self.our_locks().await? == before {
             self.locks_probed = before.to_vec();

@@ -129,7 +129,7 @@ impl Engine {
     }
 
     async fn check(&mut self) -> Result<(), Error> {
-        let (checked, work) = check::check(
+        let (mut checked, work) = check::check(
             &self.client,
             &self.writer,
             &self.servers,
@@ -137,6 +137,10 @@ impl Engine {
             &self.migration,
         )
         .await?;
+        // Rights first: without them nobody knows which API servers there are.
+        if let Some(work) = work.as_ref().filter(|_| checked.is_empty()) {
+            checked.extend(check::too_tight(&work.freeze, &self.migration.spec.freeze).await?);
+        }
         self.seen.checked = if checked.is_empty() {
             Checked::Passed
         } else {

@@ -86,6 +86,46 @@ pub async fn release(client: &Client, writer: &Writer, abandoned: &Abandoned) ->
     flow::remove(client, &writer, &scope).await
 }
 
+/// The policies of migrations that do not exist any more, and that refuse every write: those were removed before the commit. After it
+/// sources can be rewritten, as long as nothing changes. `living` are the uids of migrations that exist.
+///
+/// # Errors
+///
+/// Policies or bindings could not be listed.
+pub async fn left_frozen(client: &Client, living: &BTreeSet<String>) -> Result<Vec<Policy>, Error> {
+    let policies = listed::<Policy>(client, DATASTORE_LABEL).await?;
+    let bindings = listed::<Binding>(client, DATASTORE_LABEL).await?;
+    Ok(frozen_without(policies, &bindings, living))
+}
+
+/// A policy without a binding refuses nothing.
+fn frozen_without(mut policies: Vec<Policy>, bindings: &[Binding], living: &BTreeSet<String>) -> Vec<Policy> {
+    let is_bound = |name: &str| bindings.iter().any(|binding| binding.spec.policy_name == name);
+    policies.retain(|policy| {
+        let Some(uid) = policy.labels().get(DATASTORE_LABEL).cloned() else {
+            return false;
+        };
+        let is_gone = !living.contains(&uid);
+        let scope = Scope {
+            uid,
+            ..Scope::default()
+        };
+        is_gone && is_bound(&policy.name_any()) && is_bound(&scope.name(Part::Target))
+    });
+    policies
+}
+
+/// The name of the migration that this policy of ours was made for, if it refuses writes to objects of this resource.
+pub fn freezer_of(policy: &Policy, group: &str, plural: &str) -> Option<String> {
+    let constraints = policy.spec.as_ref()?.match_constraints.as_ref()?;
+    let has = |names: &Option<Vec<String>>, name: &str| names.iter().flatten().any(|other| other == name);
+    let mut rules = constraints.resource_rules.iter().flatten();
+    rules
+        .any(|rule| has(&rule.api_groups, group) && has(&rule.resources, plural))
+        .then(|| migration_of(policy))
+        .flatten()
+}
+
 /// Every policy but the shield denies an update of its migration, which is how it is probed.
 fn migration_of(policy: &Policy) -> Option<String> {
     let constraints = policy.spec.as_ref()?.match_constraints.as_ref()?;
@@ -97,4 +137,42 @@ fn migration_of(policy: &Policy) -> Option<String> {
             .any(|resource| resource == MIGRATIONS)
     })?;
     of_migrations.resource_names.as_ref()?.first().cloned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::policy::{Form, FrozenKind};
+    use super::*;
+
+    #[test]
+    fn a_policy_that_outlives_its_migration_says_whose_it_was_and_what_it_freezes() {
+        let scope = Scope {
+            uid: "u-1".into(),
+            migration: "move".into(),
+            source: vec![FrozenKind {
+                group: "old.dev".into(),
+                plural: "widgets".into(),
+                ..FrozenKind::default()
+            }],
+            target: vec![("new.dev".into(), "widgets".into())],
+            ..Scope::default()
+        };
+        let (source, binding) = scope.objects(Part::Source, Form::Converged);
+        assert_eq!(freezer_of(&source, "old.dev", "widgets").as_deref(), Some("move"));
+        assert_eq!(freezer_of(&source, "new.dev", "widgets"), None);
+        assert_eq!(freezer_of(&source, "old.dev", "gadgets"), None);
+        let (target, _) = scope.objects(Part::Target, Form::Frozen);
+        assert_eq!(freezer_of(&target, "new.dev", "widgets").as_deref(), Some("move"));
+        let (_, of_target) = scope.objects(Part::Target, Form::Frozen);
+        let frozen = |bindings: &[&Binding], living: &[&str]| {
+            let living = living.iter().map(|uid| (*uid).to_owned()).collect();
+            let bindings: Vec<Binding> = bindings.iter().map(|&binding| binding.clone()).collect();
+            frozen_without(vec![source.clone()], &bindings, &living).len()
+        };
+        assert_eq!(frozen(&[&binding, &of_target], &["another"]), 1);
+        assert_eq!(frozen(&[&binding, &of_target], &["u-1"]), 0, "it lives");
+        assert_eq!(frozen(&[&of_target], &[]), 0, "it refuses nothing");
+        assert_eq!(frozen(&[&binding], &[]), 0, "after the commit");
+    }
 }

@@ -9,7 +9,7 @@ use exuvia_write::Redacted;
 use kube::api::{DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 
-use super::drain::{Drain, Drained, Found, Seen, Situation, Unasked, all_deny_since, drained};
+use super::drain::{Drain, Drained, Found, Seen, Situation, Unasked, WithoutCount, all_deny_since, drained};
 use super::error::Error;
 use super::flow::{self, Counting};
 use super::gauges::{self, Gauges};
@@ -44,10 +44,8 @@ impl Freeze {
     /// it has them. To be called long before the freeze: it counts [`SCHEMA_COUNTS_AFTER`](super::SCHEMA_COUNTS_AFTER) later. `false`: it cannot be had here, and the
     /// drain will take its time.
     pub async fn count_writers(&self) -> Result<bool, Error> {
-        // Gauges prove something only if every API server can be asked for its own, and if we are counted ourselves. Otherwise the
-        // time that a schema needs to count would be waited for in vain.
-        let knows_all = self.servers.are_all(&self.client).await;
-        if !knows_all.map_err(Error::read("the list of API servers"))? || self.is_master().await? {
+        // Otherwise the time that a schema needs to count would be waited for in vain.
+        if self.without_count().await?.is_some() {
             return Ok(false);
         }
         if !flow::ensure(&self.client, &self.writer, &self.scope).await? {
@@ -55,6 +53,17 @@ impl Freeze {
         }
         self.look_at_gauges().await?;
         Ok(true)
+    }
+
+    /// Why writes under way cannot be counted here, and how long the drain takes at least because of that; `None`: they may be.
+    ///
+    /// Gauges prove something only if every API server can be asked for its own, and if we are counted ourselves.
+    pub async fn without_count(&self) -> Result<Option<WithoutCount>, Error> {
+        let knows_all = self.servers.are_all(&self.client).await;
+        if !knows_all.map_err(Error::read("the list of API servers"))? {
+            return Ok(Some(WithoutCount::UnknownServers));
+        }
+        Ok(self.is_master().await?.then_some(WithoutCount::Exempt))
     }
 
     /// Whether what counts the writes is there.

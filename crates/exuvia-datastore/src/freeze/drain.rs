@@ -83,6 +83,33 @@ impl Drained {
     }
 }
 
+/// Why writes under way cannot be counted, so that time decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutCount {
+    /// Not every API server can be asked itself.
+    UnknownServers,
+    /// Our own requests bypass flow control.
+    Exempt,
+}
+
+impl WithoutCount {
+    /// How long the drain takes at least.
+    pub fn takes(self) -> Duration {
+        match self {
+            Self::UnknownServers => WRITE_ENDS_WITHIN + UNASKED_DENIES_WITHIN,
+            Self::Exempt => WRITE_ENDS_WITHIN,
+        }
+    }
+
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownServers => "not every API server can be asked itself",
+            Self::Exempt => "the operator is a member of system:masters",
+        }
+    }
+}
+
 /// What a probe found of one server, the worst of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
@@ -151,7 +178,10 @@ impl Seen {
         } else if gauges.ours > 0 {
             format!("works on {} to the source", counted(gauges.ours, "write"))
         } else if gauges.earlier > 0 {
-            format!("works on {} requests that bypass the count", gauges.earlier)
+            format!(
+                "works on {} besides those that are counted",
+                counted(gauges.earlier, "request")
+            )
         } else {
             String::new()
         };

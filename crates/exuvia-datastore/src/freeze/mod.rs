@@ -33,8 +33,8 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-pub use abandoned::{Abandoned, abandoned, release};
-pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN};
+pub use abandoned::{Abandoned, abandoned, freezer_of, left_frozen, release};
+pub use drain::{Drain, Drained, SCHEMA_COUNTS_AFTER, WRITE_ENDS_WITHIN, WithoutCount};
 pub use error::Error;
 pub use flags::{
     FlagGoal, FlagNow, FlagPlaces, Restored, RetiredFlag, freeze_flag, leave_flag, read_flag, restore_flag,
@@ -44,7 +44,7 @@ pub use objects::{Observed, PartState, Piece, Standing, thaw};
 pub use path::InvalidPath;
 pub use policy::{FIELD_MANAGER, Form, FrozenKind, Part, Scope};
 pub use probe::Probed;
-pub use tight::{Tight, tight};
+pub use tight::{Tight, tight, tight_without_count};
 
 /// The freeze of one migration. It remembers what each API server has shown, so keep it for as long as the migration runs.
 pub struct Freeze {

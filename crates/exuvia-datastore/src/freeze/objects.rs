@@ -65,16 +65,6 @@ impl Observed {
         self.left_over.is_empty() && self.parts.values().all(|state| *state == as_wanted)
     }
 
-    /// Whether nothing of ours is there.
-    pub fn is_absent(&self) -> bool {
-        let is_absent = |piece| matches!(piece, Piece::Absent | Piece::Foreign);
-        self.left_over.is_empty()
-            && self
-                .parts
-                .values()
-                .all(|state| is_absent(state.policy) && is_absent(state.binding))
-    }
-
     /// The parts that are not as wanted, with the reason.
     pub fn troubles(&self) -> impl Iterator<Item = (Part, PartState)> + '_ {
         let whole = |state: &PartState| state.policy == Piece::AsWanted && state.binding == Piece::AsWanted;

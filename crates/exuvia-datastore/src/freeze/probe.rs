@@ -65,11 +65,12 @@ type Sent = Result<Said, Box<exuvia_write::Error>>;
 
 impl Freeze {
     /// Asks every API server whether it denies what this form must deny. It remembers since when each does.
-    pub async fn probe(&self, form: Form, shield: bool) -> Result<Probed, Error> {
+    /// The shield has a [probe](Self::probe_shield) of its own.
+    pub async fn probe(&self, form: Form) -> Result<Probed, Error> {
         if form == Form::Frozen {
             self.check_locks().await?;
         }
-        let mut probed = self.canaries(&self.scope.parts(form, shield), form).await?;
+        let mut probed = self.canaries(&self.scope.parts(form, false), form).await?;
         // In the Converged form an empty patch may pass, and what counts is that the target is free.
         if form == Form::Frozen && probed.all_asked_deny() {
             self.probe_kinds(&mut probed).await?;

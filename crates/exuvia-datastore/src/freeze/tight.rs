@@ -2,7 +2,7 @@
 
 use exuvia_api::{Freeze, format_duration, parse_duration};
 
-use super::drain::{Drain, WRITE_ENDS_WITHIN};
+use super::drain::{Drain, WRITE_ENDS_WITHIN, WithoutCount};
 
 /// How little time a freeze has, in a sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,23 @@ pub fn tight(freeze: &Freeze) -> Option<Tight> {
     }
 }
 
+/// The same where it is known that writes under way cannot be counted: then the drain takes its time. `None`: there is enough of it.
+pub fn tight_without_count(freeze: &Freeze, without: WithoutCount) -> Option<String> {
+    let most = parse_duration(&freeze.max_duration)
+        .ok()
+        .filter(|most| !most.is_zero())?;
+    let is_auto = freeze.admission && Drain::parse(&freeze.drain) == Ok(Drain::Auto);
+    (is_auto && most <= without.takes()).then(|| {
+        format!(
+            "freeze.maxDuration ({}) is too short: {}, so writes under way cannot be counted and the drain takes {}; everything \
+             would be frozen, and undone before an object is copied; expected more than the drain and the copy take",
+            freeze.max_duration,
+            without.as_str(),
+            format_duration(without.takes())
+        )
+    })
+}
+
 fn within_the_drain(most: &str, when: &str) -> String {
     format!(
         "freeze.maxDuration ({most}) is short: {when} {}, and everything would be undone before an object is copied; expected more \
@@ -84,5 +101,28 @@ mod tests {
         assert!(
             matches!(tight(true, "Auto", "30s"), Some(Tight::Perhaps(why)) if why.contains("the drain alone takes 34s"))
         );
+    }
+
+    #[test]
+    fn where_writes_cannot_be_counted_the_drain_takes_its_time() {
+        let tight = |drain: &str, most: &str, without| {
+            let freeze = Freeze {
+                drain: drain.to_owned(),
+                max_duration: most.to_owned(),
+                ..Freeze::default()
+            };
+            tight_without_count(&freeze, without)
+        };
+        for (drain, most, without) in [
+            ("Auto", "35s", WithoutCount::Exempt),
+            ("Auto", "45s", WithoutCount::UnknownServers),
+            ("Auto", "0s", WithoutCount::UnknownServers),
+            ("1s", "2s", WithoutCount::UnknownServers),
+        ] {
+            assert_eq!(tight(drain, most, without), None, "{drain} {most}");
+        }
+        assert!(tight("Auto", "34s", WithoutCount::Exempt).is_some());
+        let why = tight("Auto", "40s", WithoutCount::UnknownServers);
+        assert!(why.is_some_and(|why| why.contains("the drain takes 44s")));
     }
 }

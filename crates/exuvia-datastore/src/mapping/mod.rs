@@ -61,7 +61,7 @@ use serde_json::Value;
 pub use self::compile::Converters;
 pub use self::convert::Convert;
 pub use self::error::{ConvertError, InvalidSpec};
-pub use self::expression::{FieldRead, ReadStep};
+pub use self::expression::{FieldRead, ReadStep, ResultType};
 pub use self::output::{Converted, Output, TargetKey};
 pub use self::selector::selects;
 
@@ -138,11 +138,31 @@ impl Mappings {
             .iter()
             .enumerate()
             .map(|(number, (_, program))| (format!("{at}.convert[{number}].value"), program));
-        named
-            .chain(annotations)
-            .chain(converted)
-            .flat_map(|(at, program)| program.reads().iter().map(move |read| (at.clone(), read.clone())))
-            .collect()
+        reads_of(named.chain(annotations).chain(converted))
+    }
+
+    /// The same for the expressions of `references.rewrite[index]`.
+    pub fn reads_of_rewrite(&self, index: usize) -> Vec<(String, FieldRead)> {
+        let Some(rule) = self.compiled.rewrites.get(index) else {
+            return Vec::new();
+        };
+        let at = format!("references.rewrite[{}]", rule.index);
+        let when = rule.when.iter().map(|program| (format!("{at}.when"), program));
+        let programs = rule.convert.iter().map(|(_, program)| program).enumerate();
+        let converted = programs.map(|(number, program)| (format!("{at}.convert[{number}].value"), program));
+        reads_of(when.chain(converted))
+    }
+
+    /// What each `convert` of a mapping gives, where its text alone tells.
+    pub fn results(&self, mapping: usize) -> Vec<Option<ResultType>> {
+        let mapping = self.compiled.mappings.get(mapping);
+        results_of(mapping.map_or(&[][..], |mapping| &mapping.convert[..]))
+    }
+
+    /// The same for `references.rewrite[index]`.
+    pub fn results_of_rewrite(&self, index: usize) -> Vec<Option<ResultType>> {
+        let rule = self.compiled.rewrites.get(index);
+        results_of(rule.map_or(&[][..], |rule| &rule.convert[..]))
     }
 
     /// The names of the mappings, by number.
@@ -214,6 +234,17 @@ impl Mappings {
             pool: Arc::clone(&self.pool),
         })
     }
+}
+
+/// What programs read, each with its place.
+fn reads_of<'a>(programs: impl Iterator<Item = (String, &'a Program)>) -> Vec<(String, FieldRead)> {
+    programs
+        .flat_map(|(at, program)| program.reads().iter().map(move |read| (at.clone(), read.clone())))
+        .collect()
+}
+
+fn results_of(conversions: &[(path::Path, Program)]) -> Vec<Option<ResultType>> {
+    conversions.iter().map(|(_, program)| program.result()).collect()
 }
 
 fn panicked(path: &str) -> ConvertError {

@@ -118,3 +118,32 @@ async fn a_missing_kind_and_an_invalid_spec_block_until_they_are_mended() {
     assert_eq!(stage.goes_on(&mut engine, Hold::Blocked).await, Ended::Done);
     assert_eq!(stage.all(&stage.new).await.len(), 1);
 }
+
+/// The API server here does not list itself, so the writes under way cannot be counted, and the drain takes longer than the freeze may.
+#[tokio::test]
+async fn a_freeze_that_its_drain_would_outlast_is_told_before_anything_is_locked() {
+    let stage = Stage::new("outlasted", 1).await;
+    let mut spec = stage.spec();
+    spec["freeze"] = json!({"drain": "Auto", "maxDuration": "40s"});
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let blockers = engine.blockers();
+    assert_eq!(
+        (blockers.len(), blockers[0].reason.as_str()),
+        (1, reason::INVALID_SPEC)
+    );
+    let expected = "freeze.maxDuration (40s) is too short: not every API server can be asked itself";
+    assert!(blockers[0].message.starts_with(expected), "{blockers:?}");
+    assert_eq!(
+        stage.policies(migration.metadata.uid.as_deref().unwrap()).await,
+        0
+    );
+    assert!(
+        stage
+            .read()
+            .await
+            .status
+            .is_none_or(|status| status.frozen_at.is_none())
+    );
+}

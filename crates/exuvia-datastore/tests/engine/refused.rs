@@ -12,18 +12,23 @@ use serde_json::json;
 use crate::copied::{schema, stage_with};
 use crate::{Stage, install_migrations, up_to};
 
-/// A quota of the namespace for the targets that leaves room for so many. No controller runs here that would count.
+/// A quota of the namespace for the targets that leaves room for so many.
 async fn leave_room(stage: &Stage, room: u32) {
+    leave_room_besides(stage, room, 0).await;
+}
+
+/// As [`leave_room`], besides what is used. No controller runs here that would count.
+async fn leave_room_besides(stage: &Stage, room: u32, used: u32) {
     let counted = format!("count/widgets.{}", stage.new.group());
     let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), &stage.name);
-    let room = room.to_string();
+    let room = (room + used).to_string();
     let spec = json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"},
         "spec": {"hard": {&counted: room}},
     });
     let force = PatchParams::apply("test").force();
     quotas.patch("few", &force, &Patch::Apply(&spec)).await.unwrap();
-    let status = json!({"status": {"hard": {&counted: room}, "used": {&counted: "0"}}});
+    let status = json!({"status": {"hard": {&counted: room}, "used": {&counted: used.to_string()}}});
     let params = PatchParams::default();
     quotas
         .patch_status("few", &params, &Patch::Merge(&status))
@@ -52,6 +57,37 @@ async fn a_quota_without_room_for_all_objects_is_named_before_anything_is_frozen
         "it goes on by itself"
     );
     assert_eq!(stage.all(&stage.new).await.len(), 3);
+}
+
+/// One mapping makes a target of each source and another one a second, all of one kind: a dry run sees each of them alone. The API
+/// server writes the thousand that is used as `1k`.
+#[tokio::test]
+async fn a_quota_counts_what_all_mappings_make_besides_a_thousand_that_are_there() {
+    let stage = Stage::new("thousand", 3).await;
+    let mut spec = stage.spec();
+    let mut second = spec["mappings"][0].clone();
+    second["name"] = json!("seconds");
+    second["extra"] = json!(true);
+    second["metadata"] = json!({"name": "object.metadata.name + '-second'"});
+    spec["mappings"].as_array_mut().unwrap().push(second);
+    leave_room_besides(&stage, 5, 1000).await;
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
+    let blocker = &engine.blockers()[0];
+    assert_eq!(
+        (blocker.reason.as_str(), blocker.kind.as_str()),
+        (reason::QUOTA, format!("Widget.{}", stage.new.group()).as_str())
+    );
+    let expected = format!(
+        "6 objects of widgets.{} are to be created, and the quota few has room for 5",
+        stage.new.group()
+    );
+    assert!(blocker.message.starts_with(&expected), "{}", blocker.message);
+    assert_eq!(stage.policies(&migration.uid().unwrap()).await, 0);
+    leave_room_besides(&stage, 6, 1000).await;
+    assert_eq!(stage.goes_on(&mut engine, Hold::Blocked).await, Ended::Done);
+    assert_eq!(stage.all(&stage.new).await.len(), 6);
 }
 
 /// It was lowered after everything had been tried. What is made before the object that does not fit is taken back.

@@ -2,15 +2,16 @@
 
 use exuvia_api::{DatastorePhase, SOURCE_UIDS_ANNOTATION};
 use exuvia_datastore::protocol::{Hold, Step};
-use exuvia_runtime::machine::Ended;
+use exuvia_runtime::machine::{Ended, Machine};
 use exuvia_testenv::aggregated::{Aggregated, alias_uid};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{Stage, control_plane, up_to};
+use crate::{Stage, control_plane, owned_by, up_to};
 
 /// A stage whose new group is answered for by another API server, which stores in the old one.
 pub(crate) async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {
@@ -116,6 +117,80 @@ async fn an_abort_after_the_switch_puts_the_other_api_server_back() {
         0
     );
     stage.thawed().await;
+    leave(&stage).await;
+}
+
+/// Aborts after the switch, up to the step in which dependents get their sources as owners, and does that step. Returns how often the
+/// other API server was asked for `owner` meanwhile.
+async fn anchored(stage: &Stage, backend: &Aggregated, spec: Value, owner: &str) -> usize {
+    let migration = stage.migration(spec).await;
+    let mut engine = stage.engine(&migration);
+    up_to(&mut engine, Step::Verify).await;
+    let delete = DeleteParams::default();
+    stage.migrations().delete(&stage.name, &delete).await.unwrap();
+    up_to(&mut engine, Step::AnchorDependents).await;
+    let asked = || {
+        let path = format!("/widgets/{owner}");
+        let all = backend.recorded();
+        all.iter().filter(|(_, asked)| asked.ends_with(&path)).count()
+    };
+    let before = asked();
+    engine.carry_out(Step::AnchorDependents).await.unwrap();
+    let times = asked() - before;
+    assert_eq!(stage.drive(&mut engine).await, Ended::Done);
+    times
+}
+
+/// A reference to a widget as the other API server shows it.
+async fn shown(stage: &Stage, name: &str) -> OwnerReference {
+    OwnerReference {
+        controller: None,
+        block_owner_deletion: None,
+        ..owned_by(&stage.api(&stage.new).get(name).await.unwrap())
+    }
+}
+
+/// The uids of the owners of a `ConfigMap`, but not this one, which the collector may remove.
+async fn other_owners(stage: &Stage, name: &str, but: &str) -> Vec<String> {
+    let map = stage.config_maps().get(name).await.unwrap();
+    let owners = map.owner_references().iter().map(|owner| owner.uid.clone());
+    owners.filter(|uid| uid != but).collect()
+}
+
+#[tokio::test]
+async fn after_an_undo_many_dependents_of_one_owner_get_its_source_and_it_is_asked_for_once() {
+    const DEPENDENTS: usize = 40;
+    let (stage, backend) = stage("manydependents", 1).await;
+    let owner = shown(&stage, "w0").await;
+    for number in 0..DEPENDENTS {
+        stage
+            .config_map(&format!("d{number}"), std::slice::from_ref(&owner), json!({}))
+            .await;
+    }
+    let times = anchored(&stage, &backend, spec(&stage), "w0").await;
+    // The garbage collector looks at it, too.
+    assert!(times < DEPENDENTS / 2, "it was asked for {times} times");
+    let source = stage.api(&stage.old).get("w0").await.unwrap().uid().unwrap();
+    for number in 0..DEPENDENTS {
+        let owners = other_owners(&stage, &format!("d{number}"), &owner.uid).await;
+        assert_eq!(owners, [source.as_str()], "d{number}");
+    }
+    leave(&stage).await;
+}
+
+/// By the mapping, `w0` is what the source `w1` becomes.
+#[tokio::test]
+async fn after_an_undo_dependents_get_the_source_of_another_name_that_the_mapping_gives() {
+    let (stage, backend) = stage("swapped", 2).await;
+    let owner = shown(&stage, "w0").await;
+    stage
+        .config_map("named", std::slice::from_ref(&owner), json!({}))
+        .await;
+    let mut spec = spec(&stage);
+    spec["mappings"][0]["metadata"] = json!({"name": "object.metadata.name == 'w0' ? 'w1' : 'w0'"});
+    anchored(&stage, &backend, spec, "w0").await;
+    let source = stage.api(&stage.old).get("w1").await.unwrap().uid().unwrap();
+    assert_eq!(other_owners(&stage, "named", &owner.uid).await, [source]);
     leave(&stage).await;
 }
 

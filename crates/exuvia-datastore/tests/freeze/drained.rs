@@ -79,7 +79,7 @@ async fn drained_after_the_write(name: &str, by_master: bool) {
     stage.set_and_wait(&freeze, Form::Frozen, false).await;
 
     let what = if by_master {
-        "requests that bypass the count"
+        "besides those that are counted"
     } else {
         "works on 1 write to the source"
     };
@@ -279,7 +279,7 @@ async fn a_server_that_stands_still_after_it_denied_is_not_drained() {
     stage.servers.pop();
     let alone = stage.freeze();
     until("the first denies", async || {
-        alone.probe(Form::Frozen, false).await.unwrap().all_asked_deny()
+        alone.probe(Form::Frozen).await.unwrap().all_asked_deny()
     })
     .await;
     let drained = alone.drained(Drain::Auto).await.unwrap();

@@ -144,8 +144,9 @@ impl Stage {
     pub(crate) async fn set_and_wait(&self, freeze: &Freeze, form: Form, shield: bool) {
         freeze.set(form, shield).await.unwrap();
         until("every server denies", async || {
-            let probed = freeze.probe(form, shield).await.unwrap();
-            if probed.all_asked_deny() {
+            let probed = freeze.probe(form).await.unwrap();
+            let shielded = !shield || freeze.probe_shield().await.unwrap().all_asked_deny();
+            if probed.all_asked_deny() && shielded {
                 Ok(())
             } else {
                 Err(probed)

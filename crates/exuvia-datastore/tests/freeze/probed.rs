@@ -22,7 +22,7 @@ async fn a_server_that_stood_still_over_the_freeze_is_seen_until_it_denies() {
     .await;
     let freeze = stage.freeze();
     assert!(
-        !freeze.probe(Form::Frozen, false).await.unwrap().all_asked_deny(),
+        !freeze.probe(Form::Frozen).await.unwrap().all_asked_deny(),
         "nothing is set"
     );
 
@@ -32,7 +32,7 @@ async fn a_server_that_stood_still_over_the_freeze_is_seen_until_it_denies() {
     until(
         "the first server denies, the second does not answer",
         async || {
-            let probed = freeze.probe(Form::Frozen, false).await.unwrap();
+            let probed = freeze.probe(Form::Frozen).await.unwrap();
             let not_yet: Vec<(String, String)> = probed
                 .not_yet()
                 .map(|(server, why)| (server.to_owned(), why[0].to_string()))
@@ -46,7 +46,7 @@ async fn a_server_that_stood_still_over_the_freeze_is_seen_until_it_denies() {
     .await;
     second.process().resume().unwrap();
     let probed = until("both deny", async || {
-        let probed = freeze.probe(Form::Frozen, false).await.unwrap();
+        let probed = freeze.probe(Form::Frozen).await.unwrap();
         if probed.all_asked_deny() {
             Ok(probed)
         } else {
@@ -111,7 +111,7 @@ async fn a_kind_that_somebody_took_out_of_the_policy_is_named() {
         .await
         .unwrap();
     let why = until("the leak shows", async || {
-        let probed = freeze.probe(Form::Frozen, false).await.unwrap();
+        let probed = freeze.probe(Form::Frozen).await.unwrap();
         probed.not_yet().next().map(|(_, why)| why[0].to_string())
     })
     .await;

@@ -161,9 +161,17 @@ pub(super) fn why_not_all(leases: Option<usize>, asked: usize, starts: &[Option<
             Some("no API server is known that could be asked itself; name them with --apiserver".to_owned())
         }
         (None, _) => Some("the identity Leases of the API servers in kube-system may not be read".to_owned()),
-        (Some(leases), asked) if leases != asked => Some(format!(
-            "{asked} API servers were asked themselves, and there are {leases} identity Leases"
-        )),
+        (Some(leases), asked) if leases != asked => {
+            let servers = match asked {
+                1 => "1 API server was asked itself".to_owned(),
+                asked => format!("{asked} API servers were asked themselves"),
+            };
+            let leases = match leases {
+                1 => "is 1 identity Lease".to_owned(),
+                leases => format!("are {leases} identity Leases"),
+            };
+            Some(format!("{servers}, and there {leases}"))
+        }
         (_, 1) => None,
         _ if distinct() => None,
         _ => Some("the API servers that were asked cannot be told apart by their /metrics".to_owned()),
@@ -201,6 +209,19 @@ mod tests {
             "one process, two addresses"
         );
         assert!(!are_all(Some(2), 2, &starts(&["a", ""])), "one cannot be told");
+    }
+
+    #[test]
+    fn one_server_and_one_lease_are_told_in_the_singular() {
+        let why = |leases, asked| why_not_all(Some(leases), asked, &[]).unwrap_or_default();
+        assert_eq!(
+            why(2, 1),
+            "1 API server was asked itself, and there are 2 identity Leases"
+        );
+        assert_eq!(
+            why(1, 2),
+            "2 API servers were asked themselves, and there is 1 identity Lease"
+        );
     }
 
     fn identity(renewed: i64) -> [Identity; 1] {

@@ -1,6 +1,6 @@
 //! The verdict on one version, from what was seen. Pure: no client, no clock, no async.
 
-use exuvia_api::Phase;
+use exuvia_api::{Phase, counted};
 use exuvia_sweep::api_service::Hidden;
 use exuvia_write::{Name, Redacted, redacted};
 
@@ -365,10 +365,7 @@ impl Seen<'_> {
         }
         let held = findings.holders.iter().any(|holder| holder.holds == Holds::Usage);
         if asked > 0 && !held {
-            let servers = match asked {
-                1 => "1 API server".to_owned(),
-                asked => format!("{asked} API servers"),
-            };
+            let servers = counted(asked, "API server");
             findings.clear(
                 Holds::Usage,
                 match usage.within {

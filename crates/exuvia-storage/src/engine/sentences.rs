@@ -1,5 +1,6 @@
 //! Why a migration does not go on, in a sentence for people.
 
+use exuvia_api::FrozenBy;
 use exuvia_write::{Name, Redacted, redacted};
 
 use super::Engine;
@@ -37,14 +38,22 @@ impl Engine {
                     .setting("--ignore-apiserver", "spec.ignoreApiServers")
             ),
             Hold::NotProven => self.doubt(),
-            Hold::Failures(count) if trimmed => redacted!(
+            Hold::Failures(count) if trimmed => self.with_freeze(redacted!(
                 "{} could not be looked at once more after the trim",
                 Name(&objects(*count))
-            ),
-            Hold::Failures(count) => redacted!(
+            )),
+            Hold::Failures(count) => self.with_freeze(redacted!(
                 "{} could not be migrated; nothing was trimmed",
                 Name(&objects(*count))
-            ),
+            )),
+        }
+    }
+
+    /// Many refusals may have one cause, which ends with one command.
+    fn with_freeze(&self, sentence: Redacted) -> Redacted {
+        match &self.report.frozen_by {
+            None => sentence,
+            Some(frozen) => redacted!("{}; {}", sentence, frozen_by(frozen)),
         }
     }
 
@@ -58,6 +67,18 @@ impl Engine {
             Name(&objects(self.report.unexplained))
         )
     }
+}
+
+/// Who freezes objects, and what ends that. Whether the migration still exists is not known here.
+fn frozen_by(frozen: &FrozenBy) -> Redacted {
+    redacted!(
+        "the policy {} of DatastoreMigration {} refuses writes: if that migration is deleted, `{}` ends it, and otherwise \
+         `exuvia datastore status {}` shows how far it is",
+        Name(&frozen.policy),
+        Name(&frozen.migration),
+        Name(&frozen.thaw()),
+        Name(&frozen.migration)
+    )
 }
 
 /// Servers, each in a sentence of ours, in which everything that a server said is redacted.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use exuvia_api::FrozenBy;
 use exuvia_sweep::Failures;
 use tokio::sync::OnceCell;
 
@@ -88,7 +89,7 @@ impl Engine {
         };
         let unfinished = done.tally.failed + done.tally.conflict;
         self.report.rewrite = done.tally.into();
-        self.report.failures = self.presentable(done.failures).await;
+        self.note_failures(done.failures).await;
         self.report.peak_concurrency = done.peak_concurrency;
         if !listed_again {
             // Otherwise there are old versions after all, whose managedFields entries this sweep has left alone.
@@ -150,7 +151,7 @@ impl Engine {
         verification.smallest_list = done.smallest_list;
         self.report.verify = done.tally.into();
         if !done.tally.is_clean() {
-            self.report.failures = self.presentable(done.failures).await;
+            self.note_failures(done.failures).await;
         }
         self.note_survey(survey);
         self.take_note(&verification).await?;
@@ -249,7 +250,7 @@ impl Engine {
         };
         self.note_survey(survey);
         let unfinished = done.tally.failed + done.tally.conflict;
-        self.report.failures = self.presentable(done.failures).await;
+        self.note_failures(done.failures).await;
         if unfinished > 0 {
             return Ok(Some(Hold::Failures(unfinished)));
         }
@@ -262,14 +263,17 @@ impl Engine {
         Ok(None)
     }
 
-    async fn presentable(&self, failures: Failures) -> Failures {
-        presentable(
+    async fn note_failures(&mut self, failures: Failures) {
+        // Before the messages lose what may be quoted from an object: the name of a migration may be in one.
+        let mut messages = failures.first.iter().map(|failure| &failure.message);
+        self.report.frozen_by = messages.find_map(|message| FrozenBy::named_in(message));
+        self.report.failures = presentable(
             &self.client,
             &self.resource(),
             self.definition.as_deref(),
             failures,
         )
-        .await
+        .await;
     }
 
     pub(super) fn note_survey(&mut self, survey: &Mutex<Survey>) {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use exuvia_api::counted;
 use exuvia_write::{Redacted, redacted};
 use serde::Serialize;
 
@@ -197,7 +198,8 @@ impl Losses {
                     .map(|path| format!("{what} {path}")),
             );
             if paths.len() > most {
-                lines.push(format!("{what} {} more fields", paths.len() - most));
+                let more = u64::try_from(paths.len() - most).unwrap_or(u64::MAX);
+                lines.push(format!("{what} {}", counted(more, "more field")));
             }
         }
         if self.more_paths > 0 {
@@ -207,8 +209,8 @@ impl Losses {
                 "at least "
             };
             lines.push(format!(
-                "and {at_least}{} more fields without their names: only the first {} of each kind are named",
-                self.more_paths,
+                "and {at_least}{} without a name: only the first {} of each kind are named",
+                counted(self.more_paths, "more field"),
                 Self::MAX_PATHS
             ));
         }
@@ -428,7 +430,7 @@ mod tests {
         assert_eq!(all.len(), 201, "each that is kept has a line");
         assert_eq!(
             all[200],
-            "and 100 more fields without their names: only the first 200 of each kind are named"
+            "and 100 more fields without a name: only the first 200 of each kind are named"
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use exuvia_storage::counted;
 use rustix::termios::tcgetwinsize;
 
 /// Below this a column is not made narrower, unless its widest cell is.
@@ -217,7 +218,7 @@ pub(super) fn over_the_last(text: &str, is_first: bool, if_too_long: &str) -> St
     if let Some(height) = screen_height().filter(|height| *height > 1 && lines.len() >= *height) {
         let hidden = lines.len() - (height - 2);
         lines.truncate(height - 2);
-        left = format!("... {hidden} more lines: {if_too_long}");
+        left = format!("... {}: {if_too_long}", counted(hidden as u64, "more line"));
         lines.push(&left);
     }
     let clear = if is_first { "\u{1b}[2J" } else { "" };

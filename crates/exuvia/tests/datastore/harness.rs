@@ -1,7 +1,7 @@
 //! A control plane with Exuvia's CRDs, the real binary as its operator, and widgets to move.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use exuvia_api::{DatastoreMigration, DatastoreMigrationStatus, DatastorePhase, StorageMigration};
 use exuvia_testenv::assets::{Assets, Binary};
@@ -326,6 +326,36 @@ pub(crate) async fn kubectl(kubeconfig: PathBuf, args: &[&str]) -> Output {
         let mut command = Command::new(Assets::from_env().unwrap().find(Binary::Kubectl).unwrap());
         command.args(args).env("KUBECONFIG", kubeconfig);
         command.output().unwrap()
+    })
+    .await
+    .unwrap()
+}
+
+/// Runs the binary as the administrator, with this on its standard input; returns what it prints.
+pub(crate) async fn exuvia(
+    control_plane: &ControlPlane,
+    args: &[&str],
+    input: Option<String>,
+) -> (bool, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
+    command
+        .args(args)
+        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    tokio::task::spawn_blocking(move || {
+        use std::io::Write;
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.unwrap_or_default().as_bytes()).unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
     })
     .await
     .unwrap()

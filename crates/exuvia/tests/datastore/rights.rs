@@ -1,7 +1,5 @@
 //! A migration needs rights of its own: it waits for them, names them, and `exuvia rbac -f` prints them.
 
-use std::process::{Command, Stdio};
-
 use exuvia_api::{DatastorePhase, datastore_reason as reason};
 use exuvia_testenv::ControlPlane;
 use k8s_openapi::api::core::v1::Namespace;
@@ -12,36 +10,6 @@ use serde_json::{Value, json};
 use crate::harness::*;
 
 const NAMESPACE: &str = "exuvia-system";
-
-/// Runs the binary as the administrator, with this on its standard input; returns what it prints.
-async fn exuvia(
-    control_plane: &ControlPlane,
-    args: &[&str],
-    input: Option<String>,
-) -> (bool, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_exuvia"));
-    command
-        .args(args)
-        .env("KUBECONFIG", control_plane.admin().kubeconfig().unwrap())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    tokio::task::spawn_blocking(move || {
-        use std::io::Write;
-        let mut child = command.spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(input.unwrap_or_default().as_bytes()).unwrap();
-        drop(stdin);
-        let output = child.wait_with_output().unwrap();
-        (
-            output.status.success(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
-    })
-    .await
-    .unwrap()
-}
 
 /// Applies what the command prints.
 async fn bind(control_plane: &ControlPlane, manifests: &str) {

@@ -304,6 +304,79 @@ fn fields_that_expressions_read_are_checked_against_the_crds() {
     assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
 }
 
+/// A value of another type would be refused for each object.
+#[test]
+fn what_expressions_give_is_checked_against_the_crds_where_it_is_certain() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = crd("old.example.com", "{width: {type: integer}}");
+    let new = crd("example.com", "{size: {type: integer}}");
+    write(directory.path(), "crds.yaml", &format!("{old}---\n{new}"));
+    let validated = |value: &str| {
+        let text = VALID.replace("object.spec.?width.orValue(1) * 2", value);
+        write(directory.path(), "m.yaml", &text);
+        offline(directory.path(), "datastore validate -f m.yaml --crds crds.yaml")
+    };
+    let (code, printed, said) = validated("string(object.spec.width)");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    assert_eq!(
+        printed,
+        "m.yaml:12:14: spec.mappings[0].convert[0].value: it always gives text: expected a whole number, as spec.size of \
+         Widget.example.com is\n1 DatastoreMigration: 1 fault\n"
+    );
+    let (code, printed, said) = validated("object.spec.width");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
+}
+
+/// After the commit it would be too late to find out.
+#[test]
+fn rules_for_objects_that_name_moved_ones_are_checked_against_the_crds() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = crd("old.example.com", "{width: {type: integer}}");
+    let new = crd("example.com", "{size: {type: integer}}");
+    let shelf = crd("shelves.dev", "{widget: {type: string}}");
+    write(
+        directory.path(),
+        "crds.yaml",
+        &format!("{old}---\n{new}---\n{shelf}"),
+    );
+    let validated = |group: &str, path: &str, value: &str| {
+        let rules = format!(
+            "  references:\n    rewrite:\n    - in: {{group: {group}, version: v1, kind: Widget}}\n      convert:\n      - \
+             path: {path}\n        value: {value}\n"
+        );
+        write(directory.path(), "m.yaml", &format!("{VALID}{rules}"));
+        offline(directory.path(), "datastore validate -f m.yaml --crds crds.yaml")
+    };
+    for (path, value, expected) in [
+        (
+            "spec.wigdet",
+            "object.spec.widget",
+            "m.yaml:18:15: spec.references.rewrite[0].convert[0].path: unknown field spec.wigdet of Widget.shelves.dev: its API would \
+             refuse every object that has it\n1 DatastoreMigration: 1 fault\n",
+        ),
+        (
+            "spec.widget",
+            "object.spec.wigdet",
+            "m.yaml:19:16: spec.references.rewrite[0].convert[0].value: unknown field spec.wigdet of Widget.shelves.dev: the \
+             expression fails for every object; did you mean widget?\n1 DatastoreMigration: 1 fault\n",
+        ),
+        (
+            "spec.widget",
+            "'1'",
+            "m.yaml:19:16: spec.references.rewrite[0].convert[0].value: it always gives a whole number: expected text, as spec.widget of \
+             Widget.shelves.dev is\n1 DatastoreMigration: 1 fault\n",
+        ),
+    ] {
+        let (code, printed, said) = validated("shelves.dev", path, value);
+        assert_eq!((code, printed.as_str()), (Some(1), expected), "{said}");
+    }
+    let (code, printed, said) = validated("shelves.dev", "spec.widget", "\"'new-' + object.spec.widget\"");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
+    // Of kinds whose schemas are not known nothing is said.
+    let (code, printed, said) = validated("apps", "spec.wigdet", "object.spec.wigdet");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{printed}");
+}
+
 #[test]
 fn a_freeze_that_may_be_too_short_is_noted() {
     let directory = tempfile::tempdir().unwrap();

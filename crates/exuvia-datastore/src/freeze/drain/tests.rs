@@ -95,7 +95,7 @@ fn writes_that_bypass_the_count_hold_up_the_proof() {
         panic!("{:?}", world.after(SECOND))
     };
     assert_eq!(at, start + WRITE_ENDS_WITHIN);
-    assert!(why.contains("1 requests that bypass"), "{why}");
+    assert!(why.contains("works on 1 request besides"), "{why}");
     seen.told(&gauges(0, 0), start + SECOND, start + SECOND, SCHEMA_COUNTS_AFTER);
     let world = World::of(vec![seen], start);
     assert_eq!(world.after(SECOND), Drained::ProvenByGauges);

@@ -145,3 +145,22 @@ fn everything_has_the_label_by_which_it_is_found() {
         }
     }
 }
+
+#[test]
+fn every_refusal_names_the_migration_as_others_read_it() {
+    let scope = scope();
+    for part in Part::ALL {
+        for form in [Form::Frozen, Form::Committed, Form::Converged] {
+            let (policy, message) = (scope.name(part), scope.message(part, form));
+            let said = format!(
+                "ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"
+            );
+            let frozen = exuvia_api::FrozenBy::named_in(&said).unwrap();
+            assert_eq!(
+                (frozen.migration.as_str(), frozen.policy),
+                ("tills", policy),
+                "{said}"
+            );
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod failure;
 mod functions;
 mod names;
 mod reads;
+mod result;
 mod scan;
 mod text;
 mod values;
@@ -22,6 +23,7 @@ use cel::{Context, ParseErrors};
 use serde_json::Value;
 
 pub use self::reads::{FieldRead, ReadStep};
+pub use self::result::ResultType;
 
 /// How long an expression may be, in bytes.
 pub(crate) const MAX_EXPRESSION_BYTES: usize = 8192;
@@ -43,6 +45,7 @@ pub(super) struct Program {
     source: String,
     tree: IdedExpr,
     reads: Vec<FieldRead>,
+    result: Option<ResultType>,
 }
 
 /// What expressions see: the object, and perhaps more.
@@ -95,6 +98,7 @@ impl Program {
         Ok(Self {
             source: source.to_owned(),
             reads: reads::reads(&tree, &places),
+            result: result::result(&tree),
             tree: charge::charged(tree),
         })
     }
@@ -107,6 +111,11 @@ impl Program {
     /// The fields of the object that it reads.
     pub(super) fn reads(&self) -> &[FieldRead] {
         &self.reads
+    }
+
+    /// The type of what it gives, where the text alone tells.
+    pub(super) fn result(&self) -> Option<ResultType> {
+        self.result
     }
 
     /// Evaluates to JSON; `None` is `optional.none()`. It must be called on a thread of the pool.

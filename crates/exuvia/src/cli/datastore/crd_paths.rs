@@ -1,13 +1,14 @@
-//! Paths of a mapping against the schemas of the CRDs: fields that the target does not have, or the source never had.
+//! Paths of a mapping against the schemas of the CRDs: fields that the target does not have, or the source never had. The same for
+//! objects that `references.rewrite` changes.
 
-use exuvia_api::{DatastoreMigration, Mapping, nearest};
-use exuvia_datastore::mapping::Mappings;
+use exuvia_api::{Conversion, DatastoreMigration, Mapping, RewriteScope, nearest};
+use exuvia_datastore::mapping::{Mappings, ResultType};
 use exuvia_lint::Segment;
 use serde_json::Value;
 
 use super::field_path::{segments, shown};
 use super::manifest::{Fault, Manifest};
-use super::read_paths;
+use super::{read_paths, result_types};
 use crate::cli::refusal::or;
 
 /// Deeper fields are not compared: nobody reads so many notes, and a schema may repeat itself.
@@ -99,7 +100,7 @@ impl Schemas {
         }
     }
 
-    /// Checks every mapping of a migration.
+    /// Checks every mapping of a migration, and every rule for objects that name moved ones.
     pub(super) fn check(
         &self,
         manifest: &Manifest,
@@ -128,7 +129,12 @@ impl Schemas {
                 }
                 let kind = format!("{to}.{}", target.group);
                 if let Ok(schema) = found {
-                    converted(manifest, mapping, &at, schema, &kind, &mut answer);
+                    let conversions = Conversions {
+                        at: &at,
+                        declared: &mapping.convert,
+                        results: &mappings.results(number),
+                    };
+                    conversions.check(manifest, schema, &kind, &mut answer);
                 }
                 if let Ok(schema) = source {
                     removed(manifest, mapping, &at, schema, &mut answer);
@@ -147,26 +153,72 @@ impl Schemas {
                 read_paths::check(manifest, &mappings.reads(number), &source, &sources, &mut answer);
             }
         }
+        for (number, rule) in migration.spec.references.rewrite.iter().enumerate() {
+            let RewriteScope {
+                group, version, kind, ..
+            } = &rule.within;
+            // It may be of a kind that no CRD defines, such as a Deployment.
+            let Ok(schema) = self.find(group, version, kind) else {
+                continue;
+            };
+            let kind = format!("{kind}.{group}");
+            let conversions = Conversions {
+                at: &format!("spec.references.rewrite[{number}]"),
+                declared: &rule.convert,
+                results: &mappings.results_of_rewrite(number),
+            };
+            conversions.check(manifest, schema, &kind, &mut answer);
+            let reads = mappings.reads_of_rewrite(number);
+            read_paths::check(manifest, &reads, &kind, &[schema], &mut answer);
+        }
         answer.faults.dedup();
         answer.notes.dedup();
         answer
     }
 }
 
-fn converted(
-    manifest: &Manifest,
-    mapping: &Mapping,
-    at: &str,
-    schema: &Value,
-    kind: &str,
-    answer: &mut Answer,
-) {
-    for (number, conversion) in mapping.convert.iter().enumerate() {
-        if let Some(unknown) = first_unknown(schema, &segments(&conversion.path)) {
-            let problem =
-                format!("unknown field {unknown} of {kind}: its API would refuse every object that has it");
-            let path = segments(&format!("{at}.convert[{number}].path"));
-            answer.faults.push(manifest.fault(&path, problem));
+/// The conversions of a mapping or of a rule.
+struct Conversions<'a> {
+    /// Where they stand.
+    at: &'a str,
+    declared: &'a [Conversion],
+    /// What each of them gives, if that is certain.
+    results: &'a [Option<ResultType>],
+}
+
+impl Conversions<'_> {
+    fn check(&self, manifest: &Manifest, schema: &Value, kind: &str, answer: &mut Answer) {
+        let paths: Vec<Vec<Segment>> = self
+            .declared
+            .iter()
+            .map(|conversion| segments(&conversion.path))
+            .collect();
+        for (number, path) in paths.iter().enumerate() {
+            let at = format!("{}.convert[{number}]", self.at);
+            if let Some(unknown) = first_unknown(schema, path) {
+                let problem = format!(
+                    "unknown field {unknown} of {kind}: its API would refuse every object that has it"
+                );
+                answer
+                    .faults
+                    .push(manifest.fault(&segments(&format!("{at}.path")), problem));
+                continue;
+            }
+            // What a later one sets again does not matter.
+            let is_set_again = paths[number + 1..].iter().any(|later| path.starts_with(later));
+            let result = self.results.get(number).copied().flatten();
+            if let Some(result) = result.filter(|_| !is_set_again)
+                && let Some(expected) = result_types::unfit(schema, path, result)
+            {
+                let problem = format!(
+                    "it always gives {}: expected {expected}, as {} of {kind} is",
+                    result_types::said(result),
+                    shown(path)
+                );
+                answer
+                    .faults
+                    .push(manifest.fault(&segments(&format!("{at}.value")), problem));
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod migrations;
 mod plan;
 mod read_paths;
 mod render;
+mod result_types;
 mod schema;
 mod start;
 pub(super) mod status;

@@ -147,13 +147,26 @@ impl Check {
 
 /// Whether the value has this type, and what the type is called.
 fn is_of(type_: &str, value: &Value) -> Option<(bool, &'static str)> {
+    let is_it = match type_ {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        _ => value.is_number(),
+    };
+    Some((is_it, called(type_)?))
+}
+
+/// What a type is called; `None`: it is not known.
+pub(super) fn called(type_: &str) -> Option<&'static str> {
     Some(match type_ {
-        "object" => (value.is_object(), "a mapping"),
-        "array" => (value.is_array(), "a list"),
-        "string" => (value.is_string(), "text"),
-        "boolean" => (value.is_boolean(), "true or false"),
-        "integer" => (value.is_i64() || value.is_u64(), "a whole number"),
-        "number" => (value.is_number(), "a number"),
+        "object" => "a mapping",
+        "array" => "a list",
+        "string" => "text",
+        "boolean" => "true or false",
+        "integer" => "a whole number",
+        "number" => "a number",
         _ => return None,
     })
 }
