@@ -17,12 +17,16 @@ const AT_ONCE: usize = 3;
 const TESTS_AT_ONCE: &str = "5";
 
 /// These take minutes each: they begin first, so that none of them is waited for alone at the end.
-const SLOWEST: [&str; 5] = [
-    "exuvia: test operator",
+const SLOWEST: [&str; 9] = [
     "exuvia-datastore: test engine",
-    "exuvia-storage: test unnoticed",
-    "exuvia-storage: test storage",
+    "exuvia: test operator",
     "model: test model",
+    "exuvia-storage: test storage",
+    "exuvia-storage: test unnoticed",
+    "mcp: test server",
+    "exuvia: test datastore",
+    "exuvia: test datastore_cli",
+    "exuvia: test command",
 ];
 
 /// A test binary, and where `cargo test` would run it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exuvia_storage::{End, Options, Verify};
 use exuvia_testenv::oracle::History;
+use exuvia_testenv::until;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -74,15 +75,18 @@ async fn a_busy_status_writer_at_the_old_version_is_not_a_server_that_is_behind(
         verify: Verify::Full,
         ..bench.options()
     };
-    let mut engine = bench.engine(options);
-    let report = tokio::time::timeout(exuvia_testenv::DEADLINE, engine.run())
-        .await
-        .expect("it ends")
-        .unwrap();
+    // On a busy machine a writer may be faster than all our tries at its object. That is a failure by name, and is tried again.
+    let report = until("it ends otherwise than by a conflict", async || {
+        let mut engine = bench.engine(options.clone());
+        let report = engine.run().await.unwrap();
+        assert_eq!(report.came_back, 0);
+        let is_outrun = matches!(&report.end, End::Stalled { reason, .. } if *reason == "Failures");
+        (!is_outrun).then_some(report)
+    })
+    .await;
     for writer in writers {
         writer.abort();
     }
-    assert_eq!(report.came_back, 0);
     assert_eq!(report.end, End::Migrated);
 }
 
