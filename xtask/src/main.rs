@@ -115,6 +115,11 @@ fn carry_out(chore: Chore) -> anyhow::Result<()> {
 
 /// The command that runs a demo. That of the MCP operator runs the operator's own programs, which are built first.
 fn demo(args: &[String]) -> anyhow::Result<Command> {
+    if let Some(story) = args.first().filter(|story| !story.starts_with('-'))
+        && !["storage", "datastore", "mcp"].contains(&story.as_str())
+    {
+        bail!("invalid story {story:?}: expected storage, datastore or mcp");
+    }
     if args.first().is_none_or(|story| story != "mcp") {
         let mut command = cargo(&["run", "--package", "exuvia", "--", "demo"]);
         command.args(args);

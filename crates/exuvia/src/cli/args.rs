@@ -223,7 +223,7 @@ pub struct RbacArgs {
 /// How manifests are printed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum ManifestFormat {
-    /// YAML documents with comments.
+    /// YAML documents.
     #[default]
     Yaml,
     /// One JSON list.

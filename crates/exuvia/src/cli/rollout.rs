@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use exuvia_rollout::{DEFAULT_FENCE, Fence, FencedKind, Names};
 use serde_json::json;
@@ -55,22 +55,81 @@ pub enum Dialect {
     Toolhive,
 }
 
-fn resource(text: &str) -> Result<FencedKind, &'static str> {
+/// The resources of the core group. No others come to it.
+const CORE: [&str; 15] = [
+    "configmaps",
+    "endpoints",
+    "events",
+    "limitranges",
+    "namespaces",
+    "nodes",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "pods",
+    "podtemplates",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "serviceaccounts",
+    "services",
+];
+const APPS: [&str; 5] = [
+    "controllerrevisions",
+    "daemonsets",
+    "deployments",
+    "replicasets",
+    "statefulsets",
+];
+/// Those of them with a pod template.
+const WITH_POD_TEMPLATE: [&str; 6] = [
+    "daemonsets",
+    "deployments",
+    "podtemplates",
+    "replicasets",
+    "replicationcontrollers",
+    "statefulsets",
+];
+
+fn resource(text: &str) -> Result<FencedKind, String> {
     let (plural, of) = text.split_once('.').unwrap_or((text, ""));
     let is_group = of.is_empty() || (of != "*" && group(of).is_ok());
     let is_plural = !plural.is_empty()
         && plural
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if is_plural && is_group && !text.ends_with('.') {
-        Ok(FencedKind::new(of, plural))
-    } else {
-        Err("expected a resource such as statefulsets.apps or configmaps")
+    if !is_plural || !is_group || text.ends_with('.') {
+        return Err("expected a resource such as statefulsets.apps or configmaps".to_owned());
     }
+    // A fence of a resource that does not exist would hold nothing, and nobody would notice.
+    match of {
+        "" if APPS.contains(&plural) => Err(format!("expected its group as well: {plural}.apps")),
+        "" if !CORE.contains(&plural) => Err(format!(
+            "expected a group, such as {plural}.example.com, or a resource of the core group in plural, such as configmaps"
+        )),
+        "apps" if !APPS.contains(&plural) => Err(format!(
+            "expected a resource of the group apps: {}",
+            APPS.join(", ")
+        )),
+        _ => Ok(FencedKind::new(of, plural)),
+    }
+}
+
+/// A built-in resource without a pod template, where stamps are in those.
+fn cannot_be_stamped(names: Dialect, kinds: &[FencedKind]) -> Option<&FencedKind> {
+    let is_built_in = |kind: &&FencedKind| kind.group.is_empty() || kind.group == "apps";
+    let lacks_template = |kind: &&FencedKind| !WITH_POD_TEMPLATE.contains(&kind.plural.as_str());
+    let mut kinds = kinds.iter().filter(is_built_in).filter(lacks_template);
+    kinds.next().filter(|_| matches!(names, Dialect::Toolhive))
 }
 
 pub(super) fn run(command: &RolloutCommand) -> anyhow::Result<ExitCode> {
     let RolloutCommand::Fence(args) = command;
+    if let Some(kind) = cannot_be_stamped(args.names, &args.resources) {
+        bail!(
+            "invalid --resources {:?}: expected a resource with a pod template, where --names toolhive has its stamps",
+            kind.plural
+        );
+    }
     let kinds = args.resources.iter().cloned().map(|kind| FencedKind {
         names: args.objects.clone(),
         ..kind
@@ -116,5 +175,23 @@ mod tests {
         for wrong in ["", ".", "x.", ".apps", "StatefulSet", "a b", "x.*", "sets/status"] {
             assert!(resource(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_fence_that_would_hold_nothing_is_refused() {
+        for (wrong, expected) in [
+            ("deployments", "deployments.apps"),
+            ("statefulset.apps", "statefulsets"),
+            ("foo", "foo.example.com"),
+            ("configmap", "configmaps"),
+        ] {
+            let error = resource(wrong).unwrap_err();
+            assert!(error.contains(expected), "{wrong}: {error}");
+        }
+        let kinds =
+            ["statefulsets.apps", "tills.example.com", "configmaps"].map(|kind| resource(kind).unwrap());
+        assert_eq!(cannot_be_stamped(Dialect::Default, &kinds), None);
+        assert_eq!(cannot_be_stamped(Dialect::Toolhive, &kinds), Some(&kinds[2]));
+        assert_eq!(cannot_be_stamped(Dialect::Toolhive, &kinds[..2]), None);
     }
 }
