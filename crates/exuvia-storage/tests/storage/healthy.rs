@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use exuvia_storage::{End, Options, Report, Verify};
+use exuvia_storage::{End, MigrationReport, Options, Verify};
 use exuvia_testenv::oracle::History;
 use exuvia_testenv::until;
 use kube::Api;
@@ -45,7 +45,7 @@ fn status_writer(api: Api<DynamicObject>, count: usize, every: Duration) -> Vec<
 
 /// Migrates. On a busy machine a writer may be faster than all our tries at its object. That is a failure by name, and is tried
 /// again, as an operator does.
-async fn ended_despite_writers(bench: &Bench, options: &Options) -> Report {
+async fn ended_despite_writers(bench: &Bench, options: &Options) -> MigrationReport {
     until("it ends otherwise than by a conflict", async || {
         let report = bench.engine(options.clone()).run().await.unwrap();
         let is_outrun = matches!(&report.end, End::Stalled { reason, .. } if *reason == "Failures");
