@@ -126,7 +126,7 @@ async fn a_freeze_that_its_drain_would_outlast_is_told_before_anything_is_locked
     let mut spec = stage.spec();
     spec["freeze"] = json!({"drain": "Auto", "maxDuration": "40s"});
     let migration = stage.migration(spec).await;
-    let mut engine = stage.engine(&migration);
+    let mut engine = stage.engine_of_unlisted(&migration);
     assert_eq!(stage.drive(&mut engine).await, Ended::Held(Hold::Blocked));
     let blockers = engine.blockers();
     assert_eq!(

@@ -158,15 +158,9 @@ async fn where_no_gauge_can_be_read_time_ends_the_drain() {
     spec["freeze"] = json!({"drain": "Auto", "maxDuration": "10m"});
     let migration = stage.migration(spec).await;
     // Longer than the webhook takes: that is what the 34 s are, for an API server.
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:1"));
-    let engine = Engine::with_servers(
-        ApiServers::new(&config, &[], &[]),
-        stage.client.clone(),
-        &Writer::named("exuvia-datastore"),
-        migration,
-    )
-    .writes_end_within(Duration::from_millis(100))
-    .drains_within(SLOW + Duration::from_secs(2), Duration::ZERO);
+    let engine = stage
+        .engine_of_unlisted(&migration)
+        .drains_within(SLOW + Duration::from_secs(2), Duration::ZERO);
     Box::pin(moves_what_commits_late(&stage, engine, writer.client().unwrap())).await;
 }
 

@@ -197,6 +197,16 @@ impl Stage {
     pub(crate) fn engine_by(&self, client: &Client, migration: &DatastoreMigration) -> Engine {
         let url = self.admin.url().parse().unwrap();
         let servers = ApiServers::new(&self.admin.config().unwrap(), &[url], &[]);
+        Self::engine_with(servers, client, migration)
+    }
+
+    /// An engine that cannot ask any API server by itself.
+    pub(crate) fn engine_of_unlisted(&self, migration: &DatastoreMigration) -> Engine {
+        let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:1"));
+        Self::engine_with(ApiServers::new(&config, &[], &[]), &self.client, migration)
+    }
+
+    fn engine_with(servers: ApiServers, client: &Client, migration: &DatastoreMigration) -> Engine {
         Engine::with_servers(
             servers,
             client.clone(),
