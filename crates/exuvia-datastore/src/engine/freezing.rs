@@ -163,7 +163,7 @@ impl Engine {
         }
         let until = Instant::now() + TURN;
         while Instant::now() < until && !self.control.is_cancelled() {
-            self.seen.drained = match self.work()?.freeze.drained(how).await? {
+            let pause = match self.work()?.freeze.drained(how).await? {
                 DrainState::ProvenByGauges | DrainState::WaitedOut => {
                     self.seen.drained = Drained::Yes;
                     return Ok(());
@@ -172,15 +172,12 @@ impl Engine {
                     self.message = Some(Redacted::ours(why));
                     // Gauges may prove it at any moment.
                     let pause = if how == Drain::Auto { BETWEEN_PROBES } else { TURN };
-                    let left = at.saturating_duration_since(Instant::now());
-                    tokio::time::sleep(left.min(pause)).await;
-                    Drained::NotYet
+                    at.saturating_duration_since(Instant::now()).min(pause)
                 }
                 // They are renewed every 10 s, and nobody needs to be probed again for that.
                 DrainState::WaitForLeases { why } => {
                     self.message = Some(Redacted::ours(why));
-                    tokio::time::sleep(BETWEEN_LEASES).await;
-                    Drained::NotYet
+                    BETWEEN_LEASES
                 }
                 DrainState::NotYet { why } => {
                     self.message = Some(Redacted::ours(why));
@@ -189,6 +186,8 @@ impl Engine {
                     return Ok(());
                 }
             };
+            self.seen.drained = Drained::NotYet;
+            tokio::time::sleep(pause).await;
         }
         Ok(())
     }
