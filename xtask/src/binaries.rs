@@ -2,10 +2,11 @@
 //! half as long again.
 
 use std::collections::VecDeque;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::time::Instant;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -15,6 +16,8 @@ use serde_json::Value;
 const AT_ONCE: usize = 3;
 /// And so many tests of each.
 const TESTS_AT_ONCE: &str = "5";
+/// A binary that takes longer hangs: the slowest takes a third of this, beside four busy loops half.
+const TIME_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// These take minutes each: they begin first, so that none of them is waited for alone at the end.
 const SLOWEST: [&str; 9] = [
@@ -133,25 +136,95 @@ fn run_one(binary: &TestBinary, only: &[String]) -> Result<(), Failure> {
     if !only.is_empty() {
         command.args(["--exact", "--test-threads", "1"]).args(only);
     }
-    let output = command
+    let mut child = command
         .current_dir(&binary.directory)
         .env("RUST_TEST_THREADS", TESTS_AT_ONCE)
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .with_context(|| format!("cannot run {}", binary.path.display()))?;
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let (stdout, stderr) = (
+        gathered(child.stdout.take(), started),
+        gathered(child.stderr.take(), started),
+    );
+    let status = waited_for(&mut child, started).context("cannot wait for a test binary")?;
+    let (printed, complained) = (stdout(), stderr());
     println!(
-        "\n$ {} ({:.0} s)\n{printed}{}",
+        "\n$ {} ({:.0} s)\n{printed}{complained}",
         binary.name,
         started.elapsed().as_secs_f64(),
-        String::from_utf8_lossy(&output.stderr)
     );
-    if !output.status.success() {
-        return Err(Failure {
-            error: anyhow::anyhow!("{} failed ({})", binary.name, output.status),
+    match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(Failure {
+            error: anyhow::anyhow!("{} failed ({status})", binary.name),
             tests: failed_tests(&printed),
-        });
+        }),
+        None => Err(Failure::from(anyhow::anyhow!(
+            "{} was ended after {} minutes; still running: {}",
+            binary.name,
+            TIME_LIMIT.as_secs() / 60,
+            hanging_tests(&printed).join(", ")
+        ))),
     }
-    Ok(())
+}
+
+/// How the binary ended; nothing if it had to be ended.
+fn waited_for(child: &mut Child, started: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if started.elapsed() > TIME_LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Reads what a binary prints while it runs. The answer is what came until its end; a server that outlives an ended binary may
+/// hold the pipe open, so nobody waits for that longer than for the binary itself.
+fn gathered(pipe: Option<impl Read + Send + 'static>, started: Instant) -> impl FnOnce() -> String {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let reader = pipe.map(|mut pipe| {
+        let bytes = Arc::clone(&bytes);
+        std::thread::spawn(move || {
+            let mut part = [0; 8192];
+            while let Ok(read @ 1..) = pipe.read(&mut part) {
+                lock(&bytes).extend_from_slice(&part[..read]);
+            }
+        })
+    });
+    move || {
+        while let Some(reader) = &reader
+            && !reader.is_finished()
+            && started.elapsed() <= TIME_LIMIT
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        String::from_utf8_lossy(&lock(&bytes)).into_owned()
+    }
+}
+
+/// The tests that began to take long and never ended, by what the binary printed.
+fn hanging_tests(output: &str) -> Vec<String> {
+    let slow = |line: &str| {
+        let name = line
+            .strip_prefix("test ")?
+            .strip_suffix(" has been running for over 60 seconds")?;
+        Some(name.to_owned())
+    };
+    let ended = |name: &String| {
+        let result = format!("test {name} ... ");
+        output.lines().any(|line| line.starts_with(&result))
+    };
+    output
+        .lines()
+        .filter_map(slow)
+        .filter(|name| !ended(name))
+        .collect()
 }
 
 /// The test binaries that cargo's messages name, in the order in which they come.
@@ -185,6 +258,12 @@ mod tests {
     fn tests_that_failed_are_known_by_name() {
         let printed = "running 2 tests\ntest a::b ... ok\ntest a::c has been running for over 60 seconds\ntest a::c ... FAILED\n\nfailures:\n    a::c\n";
         assert_eq!(failed_tests(printed), ["a::c"]);
+    }
+
+    #[test]
+    fn tests_that_hang_are_known_by_name() {
+        let printed = "running 3 tests\ntest a::b ... ok\ntest a::c has been running for over 60 seconds\ntest a::d has been running for over 60 seconds\ntest a::c ... ok\n";
+        assert_eq!(hanging_tests(printed), ["a::d"]);
     }
 
     #[test]
