@@ -17,6 +17,8 @@ use crate::ownership::{self, Experience, Known, object_name};
 use crate::probe::Prober;
 use crate::verify::{is_explained, is_pure_move, patch_settled};
 
+const WRITTEN_EACH_TIME: &str = "somebody else wrote it each time that its owners were to be moved";
+
 /// What the rewrite sweep does to each object.
 pub(crate) struct Rewriter {
     pub(crate) writer: Writer,
@@ -208,6 +210,13 @@ impl Rewriter {
                 self.note_unmoved(metadata, why);
                 return Ok((written.effect, written.object));
             }
+            // Somebody writes it faster than we can under a lock, such as a heartbeat. Without one the server itself tries until
+            // it is written: the bytes are brought over, and the entries hold the old version.
+            Err(error) if error.class() == ErrorClass::Conflict => {
+                self.note_unmoved(metadata, WRITTEN_EACH_TIME);
+                let written = self.writer.rewrite(&self.api, metadata).await?;
+                return Ok((written.effect, written.object));
+            }
             moved => moved?,
         };
         match moved.effect {
@@ -295,10 +304,7 @@ impl Rewriter {
             };
             let Some(delay) = self.writer.retry_policy().after(round, class) else {
                 // Somebody writes it all the time: the bytes are brought over, and the entries hold the old version.
-                self.note_unmoved(
-                    metadata,
-                    "somebody else wrote it each time that its owners were looked up",
-                );
+                self.note_unmoved(metadata, WRITTEN_EACH_TIME);
                 let written = self.writer.rewrite(&self.api, &object.metadata).await?;
                 return Ok((written.effect, written.object));
             };
