@@ -221,7 +221,8 @@ impl Outcome {
             }
             Action::ApplyUnstamped => "applied without a stamp, because this pod has no generation".to_owned(),
             Action::SkipStale => format!(
-                "the target was applied by a newer pod (ours {ours}, theirs {theirs}): it is left alone, and this pod goes on serving"
+                "{} (ours {ours}, theirs {theirs}): it is left alone, and this pod goes on serving",
+                self.why_skipped()
             ),
             Action::RefuseOrphan => "the owner is gone or being deleted: nothing is applied".to_owned(),
             Action::RefuseTorn => {
@@ -244,6 +245,19 @@ impl Outcome {
         })
     }
 
+    fn why_skipped(&self) -> &'static str {
+        match (token(self.ours.as_deref()), token(self.theirs.as_deref())) {
+            (Some(ours), Some(theirs)) if ours.uid != theirs.uid => {
+                "the target belongs to another owner, and ours is not the live one"
+            }
+            (Some(ours), Some(theirs)) if ours.epoch == theirs.epoch => {
+                "the target was applied by another pod of the same epoch, and the Deployment's template is not ours"
+            }
+            (Some(_), None) => "the target has no stamp or does not exist, and our owner is not the live one",
+            _ => "the target was applied by a newer pod",
+        }
+    }
+
     /// Writes the log line: at info level, or as a warning where [`event`](Self::event) is one.
     pub fn log(&self) {
         let line = self.log_line();
@@ -256,8 +270,11 @@ impl Outcome {
     }
 }
 
+fn token(text: Option<&str>) -> Option<Token> {
+    text?.parse().ok()
+}
+
 fn shown(ours: Option<&str>, theirs: Option<&str>) -> (String, String) {
-    let token = |text: Option<&str>| text.and_then(|text| text.parse::<Token>().ok());
     let same_owner = match (token(ours), token(theirs)) {
         (Some(ours), Some(theirs)) => ours.uid == theirs.uid,
         _ => true,
@@ -302,6 +319,24 @@ mod tests {
             outcome(Action::RefuseTorn, Some("a/2"), None).log_line(),
             "decision=refuse-torn ours=2 theirs=- env=2 file=3"
         );
+    }
+
+    #[test]
+    fn a_skip_says_whether_the_other_is_newer_or_of_another_owner() {
+        let said = |ours, theirs| outcome(Action::SkipStale, Some(ours), theirs).event().unwrap().message;
+        for (ours, theirs, words) in [
+            ("a/2", Some("a/3"), "applied by a newer pod (ours 2, theirs 3)"),
+            ("2", Some("3"), "applied by a newer pod (ours 2, theirs 3)"),
+            (
+                "a/2",
+                Some("b/1"),
+                "belongs to another owner, and ours is not the live one (ours a/2, theirs b/1)",
+            ),
+            ("a/2", Some("a/2"), "another pod of the same epoch"),
+            ("a/2", None, "our owner is not the live one (ours 2, theirs -)"),
+        ] {
+            assert!(said(ours, theirs).contains(words), "{}", said(ours, theirs));
+        }
     }
 
     #[test]

@@ -43,20 +43,14 @@ impl Runner {
         writer: Writer,
         settings: &RunSettings,
         found: &FoundConfig,
+        token: Option<Token>,
         metrics: &Metrics,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         let names = settings.names.clone();
         let env = |name: &str| (settings.env)(name);
         let file = found.json[&*names.generation_field].as_i64();
         let generation = Generation::choose(env(&names.generation_env).as_deref(), file);
         generation.log(&names.generation_env);
-        let token = match &names.fence_env {
-            Some(variable) => Token::from_env(env(variable).as_deref()).map_err(|source| Error::Token {
-                variable: variable.to_string(),
-                source,
-            })?,
-            None => None,
-        };
         let ours = Ours {
             token,
             config_hash: Some(found.hash.clone()),
@@ -64,7 +58,7 @@ impl Runner {
             generation,
         };
         let config = found.config.clone();
-        Ok(Self {
+        Self {
             image: settings.image.clone().unwrap_or_else(|| config.image.clone()),
             gate: settings.gate,
             fence: settings.fence.clone(),
@@ -74,7 +68,7 @@ impl Runner {
             names,
             config,
             ours,
-        })
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -310,8 +304,8 @@ impl Runner {
     }
 }
 
-/// Somebody newer is at work. What clients have with us goes on.
+/// Somebody else is at work. What clients have with us goes on.
 fn outrun(health: &Health, outcome: &Outcome) -> Left {
-    health.passed(BACKEND_CHECK, "applied by a newer runner");
+    health.passed(BACKEND_CHECK, "left to another runner");
     Left::alone(outcome.object.as_ref())
 }

@@ -2,6 +2,11 @@
 
 use std::process::{Command, Output};
 
+use exuvia_testenv::{Process, until};
+
+const CONFIG: &str =
+    r#"{"name": "a", "namespace": "b", "image": "i", "path": "/mcp", "mcpPort": 1, "proxyPort": 2}"#;
+
 fn runner(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-runner"));
     command.env_clear().envs(env.iter().copied());
@@ -57,6 +62,62 @@ fn a_broken_run_config_is_refused_without_its_content() {
         assert_refused(&output, 78, "invalid run config");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("s3cret"));
     }
+}
+
+#[test]
+fn a_field_of_the_run_config_that_is_wrong_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    for (config, words) in [
+        (CONFIG.replace("image", "imgae"), "missing field `image`"),
+        (CONFIG.replace("\"i\"", "5"), "field `image`: expected a string"),
+        (CONFIG.replace("\"i\"", "\"\""), "field `image` is empty"),
+    ] {
+        std::fs::write(&path, config).unwrap();
+        assert_refused(&runner(&[&format!("--config={}", path.display())], &[]), 78, words);
+    }
+}
+
+#[test]
+fn a_token_that_is_not_one_is_refused_before_the_run_config_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    std::fs::write(&path, CONFIG).unwrap();
+    let config = format!("--config={}", path.display());
+    let env = [("MCP_FENCE", "nonsense"), ("MCP_CONFIG_HASH", "another")];
+    // A test that hangs has failed.
+    assert_refused(&runner(&[&config, "--mount-patience=1h"], &env), 78, "invalid MCP_FENCE");
+}
+
+#[tokio::test]
+async fn a_runner_that_waits_for_its_run_config_says_so_and_ends_when_it_is_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    std::fs::write(&path, CONFIG).unwrap();
+    let args = [
+        "-i",
+        "MCP_CONFIG_HASH=another",
+        env!("CARGO_BIN_EXE_mcp-runner"),
+        "run",
+        "--admin-listen=127.0.0.1:0",
+        "--mount-patience=1h",
+        "--backend=http://127.0.0.1:9",
+        &format!("--config={}", path.display()),
+    ];
+    let log = directory.path().join("runner.log");
+    let process = Process::run("mcp-runner", "/usr/bin/env", args.map(str::to_owned), &log).unwrap();
+    until("the runner waits", async || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let waits = log.contains("this pod was made for another: waiting up to 3600 s");
+        if waits { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let pid = process.pid().unwrap().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let code = until("the runner ends", async || process.exit_code().ok_or("it runs")).await;
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(log.matches("waiting up to").count(), 1, "{log}");
 }
 
 #[test]
