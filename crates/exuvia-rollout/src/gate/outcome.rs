@@ -323,7 +323,12 @@ mod tests {
 
     #[test]
     fn a_skip_says_whether_the_other_is_newer_or_of_another_owner() {
-        let said = |ours, theirs| outcome(Action::SkipStale, Some(ours), theirs).event().unwrap().message;
+        let said = |ours, theirs| {
+            outcome(Action::SkipStale, Some(ours), theirs)
+                .event()
+                .unwrap()
+                .message
+        };
         for (ours, theirs, words) in [
             ("a/2", Some("a/3"), "applied by a newer pod (ours 2, theirs 3)"),
             ("2", Some("3"), "applied by a newer pod (ours 2, theirs 3)"),

@@ -37,8 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 )]
 struct Args {
     /// How many clients make calls while the image is changed
-    #[arg(long, default_value_t = 4)]
-    clients: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         }
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            told = tokio::time::timeout(PATIENCE, tell(args.clients)) => {
+            told = tokio::time::timeout(PATIENCE, tell(args.clients.into())) => {
                 told.context("the demo took longer than 10 minutes")??;
                 Ok(ExitCode::SUCCESS)
             }

@@ -2,6 +2,7 @@
 
 mod operator;
 mod run;
+mod values;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

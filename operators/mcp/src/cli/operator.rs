@@ -11,7 +11,7 @@ use exuvia_runtime::{
 use exuvia_write::Writer;
 use tokio::sync::watch;
 
-use super::{CommonArgs, block_on, duration, fail, stop_signal};
+use super::{CommonArgs, block_on, duration, fail, stop_signal, values};
 use crate::api::OPERATOR_MANAGER;
 use crate::controller::{ServerController, ServerSettings};
 use crate::tools::ToolConfigController;
@@ -24,16 +24,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(65);
 #[command(name = "mcp-operator", version, about = "Runs MCP servers on Kubernetes")]
 pub struct OperatorArgs {
     /// The image of mcp-runner
-    #[arg(long, env = "MCP_RUNNER_IMAGE", value_name = "IMAGE")]
+    #[arg(long, env = "MCP_RUNNER_IMAGE", value_name = "IMAGE", value_parser = values::image)]
     pub runner_image: String,
     /// How often a server is looked at although nothing was heard of it
-    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = duration)]
+    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = values::interval)]
     pub resync: Duration,
     /// Watch this namespace only [default: all namespaces]
-    #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub watch_namespace: Option<String>,
     /// How many servers are worked on at once
-    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4)]
+    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4, value_parser = values::concurrency)]
     pub concurrency: u16,
     /// The longest pause between two tries of a server that fails
     #[arg(long, env = "MCP_MAX_BACKOFF", default_value = "5m", value_parser = duration)]

@@ -178,7 +178,9 @@ fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
             allowed_origins: Origins::new(&args.allowed_origins)?,
             ..BridgeSettings::new(args.command)
         };
-        Bridge::bind(settings).await?.run(stop).await;
+        let bridge = Bridge::bind(settings).await?;
+        tracing::info!(address = %bridge.local_addr(), "serving");
+        bridge.run(stop).await;
         Ok(())
     })
 }

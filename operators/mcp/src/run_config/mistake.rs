@@ -46,7 +46,7 @@ fn wrong<'a>((name, value): (&'a String, &Value)) -> Option<(&'a str, String)> {
         "a sequence" => "a list",
         other => other,
     };
-    Some((name, words.to_owned()))
+    Some((name.as_str(), words.to_owned()))
 }
 
 fn good() -> Map<String, Value> {

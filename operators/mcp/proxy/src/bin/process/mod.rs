@@ -1,14 +1,17 @@
 //! What the two commands have in common: their log, and the signal to stop.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Logs to stderr. `RUST_LOG` says how much.
+/// Logs to stderr, in colour if that is a terminal. `RUST_LOG` says how much.
 pub(crate) fn start_log() {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }
