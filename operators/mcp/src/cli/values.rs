@@ -24,18 +24,16 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// How many at once: with none, nothing would ever be done.
-pub(super) fn concurrency(text: &str) -> Result<u16, &'static str> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("expected a whole number from 1 to 65535"),
-        Ok(number) => Ok(number),
-    }
+/// A duration with a unit.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    let parsed = exuvia_api::parse_duration(text);
+    parsed.map_err(|_| "expected a number with a unit, such as 500ms, 60s, 15m or 1h")
 }
 
 /// A duration after which something is done again: zero would mean without a pause.
-pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    match super::duration(text) {
-        Ok(duration) if duration.is_zero() => Err("expected more than 0s, such as 10m".to_owned()),
+pub(super) fn interval(text: &str) -> Result<Duration, &'static str> {
+    match duration(text) {
+        Ok(duration) if duration.is_zero() => Err("expected more than 0s, such as 10m"),
         parsed => parsed,
     }
 }
@@ -64,7 +62,15 @@ mod tests {
             OperatorArgs::try_parse_from(all.copied())
         };
         assert!(parsed(&["--watch-namespace=a", "--concurrency=1", "--resync=1s"]).is_ok());
-        for wrong in ["--watch-namespace=Bad_", "--concurrency=0", "--resync=0s"] {
+        for wrong in [
+            "--watch-namespace=Bad_",
+            "--lease-namespace=",
+            "--concurrency=0",
+            "--resync=0s",
+            "--resync=soon",
+            "--max-backoff=0s",
+            "--lease-duration=0s",
+        ] {
             let error = parsed(&[wrong]).expect_err(wrong);
             assert_eq!(error.exit_code(), 2, "{wrong}");
             assert!(error.to_string().contains(": expected "), "{error}");

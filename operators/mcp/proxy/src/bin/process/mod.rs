@@ -1,6 +1,7 @@
-//! What the two commands have in common: their log, and the signal to stop.
+//! What the two commands have in common: their log, the signal to stop, and how they end.
 
 use std::io::IsTerminal;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,4 +28,12 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
         }
         tracing::info!("stopping");
     })
+}
+
+/// What `main` returns.
+pub(crate) fn ended(result: &anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => mcp_proxy::cli::fail(error),
+    }
 }
