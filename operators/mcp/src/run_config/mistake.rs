@@ -58,7 +58,10 @@ fn good() -> Map<String, Value> {
         ("mcpPort", json!(1)),
         ("proxyPort", json!(1)),
     ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+    fields
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
 }
 
 #[cfg(test)]
@@ -94,9 +97,15 @@ mod tests {
             with("mcpPort", json!("s3cret, expected s3cret")),
             "field `mcpPort`: expected a whole number from 0 to 65535"
         );
-        assert_eq!(with("stateless", json!("s3cret")), "field `stateless`: expected a boolean");
+        assert_eq!(
+            with("stateless", json!("s3cret")),
+            "field `stateless`: expected a boolean"
+        );
         let transport = with("transport", json!("s3cret"));
-        assert!(transport.starts_with("field `transport`: expected "), "{transport}");
+        assert!(
+            transport.starts_with("field `transport`: expected "),
+            "{transport}"
+        );
         assert!(!transport.contains("s3cret"), "{transport}");
         let env = with("env", json!([{"name": "A", "value": 5}]));
         assert!(env.starts_with("field `env`: expected "), "{env}");

@@ -78,6 +78,13 @@ impl Runner {
     /// Applies the backend through the gate, waits until it is ready, and does so again whenever it is deleted or edited. Ends only
     /// with an error.
     pub(crate) async fn keep(&self, health: &Health, metrics: &Metrics) -> Result<(), Error> {
+        tokio::select! {
+            ended = self.decide_again_and_again(health, metrics) => ended,
+            never = self.reporter.repeat() => match never {},
+        }
+    }
+
+    async fn decide_again_and_again(&self, health: &Health, metrics: &Metrics) -> Result<(), Error> {
         let mut is_first = true;
         let mut pause = Pause::default();
         loop {
@@ -123,12 +130,16 @@ impl Runner {
         let intent = Intent::new(&intent)?;
         let outcome = match self.gate {
             GateKind::Strict => {
-                let gate = self.strict(target, self.names.clone());
+                let gate = self.strict(target.clone(), self.names.clone());
                 gate.hand_over(scale::hand_over)
                     .admit(&intent, &self.ours)
                     .await?
             }
-            GateKind::Compat => self.compat(target).admit(&intent, self.ours.generation).await?,
+            GateKind::Compat => {
+                self.compat(target.clone())
+                    .admit(&intent, self.ours.generation)
+                    .await?
+            }
         };
         outcome.log();
         // That an edit was about nothing of ours is not worth a write.
@@ -136,7 +147,7 @@ impl Runner {
             .as_ref()
             .filter(|_| is_first || outcome.decision.action != Action::Nothing);
         self.reporter.report(told, owner.as_deref(), &outcome).await;
-        if !next(&outcome)? {
+        if !next(&target, &outcome)? {
             return Ok(outrun(health, &outcome));
         }
         let service = match self.gate {
@@ -151,7 +162,7 @@ impl Runner {
             }
         };
         if let Some((service, _)) = &service
-            && !next(service)?
+            && !next(&self.service(), service)?
         {
             return Ok(outrun(health, &outcome));
         }
@@ -166,6 +177,7 @@ impl Runner {
         tokio::select! {
             ready = self.wait_until_ready() => {
                 ready?;
+                tracing::info!(backend = naming::backend(&self.config.name), "the backend is ready: serving");
                 health.passed(BACKEND_CHECK, "ready");
             }
             // What somebody else made of it may never become ready.
@@ -306,6 +318,7 @@ impl Runner {
 
 /// Somebody else is at work. What clients have with us goes on.
 fn outrun(health: &Health, outcome: &Outcome) -> Left {
+    tracing::info!("the backend is left to another runner: serving");
     health.passed(BACKEND_CHECK, "left to another runner");
     Left::alone(outcome.object.as_ref())
 }

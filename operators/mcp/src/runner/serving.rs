@@ -57,7 +57,6 @@ impl Serving {
             tracing::info!("stopping: calls in work may end");
             health.draining();
         };
-        tracing::info!(address = %self.proxy.local_addr(), "serving");
         self.proxy.run(stop).await;
     }
 }
