@@ -120,7 +120,8 @@ pub fn runner_main(args: RunnerArgs) -> ExitCode {
         RunnerCommand::Run(args) => match run(*args) {
             Ok(Ok(())) => ExitCode::SUCCESS,
             Ok(Err(error)) => {
-                say_error(&error.to_string());
+                // The server quotes the value that it refuses, and the run config may hold secrets.
+                say_error(&exuvia_write::redact_uncut(&error.to_string()));
                 error.exit_code().into()
             }
             Err(error) => fail(&error),

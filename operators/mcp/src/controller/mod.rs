@@ -107,8 +107,8 @@ pub enum Error {
         /// Of which server, as namespace/name.
         object: String,
     },
-    /// A write failed.
-    #[error(transparent)]
+    /// A write failed. It is logged, and what a policy says may quote the object.
+    #[error("{}", Redacted::from_error(.0))]
     Write(#[from] exuvia_write::Error),
     /// The server would refuse the backend that the runner is to apply.
     #[error("the API server refuses the backend, so nothing is rolled out: {}", Redacted::from_error(.0))]

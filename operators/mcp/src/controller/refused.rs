@@ -123,13 +123,13 @@ mod tests {
         .unwrap()
     }
 
-    fn said(message: &str, fields: &[&str]) -> Redacted {
+    fn error(message: &str, fields: &[&str]) -> Error {
         let causes: Vec<_> = fields.iter().map(|field| json!({"field": field})).collect();
         let status: Status = serde_json::from_value(json!({
             "status": "Failure", "message": message, "reason": "Invalid", "code": 422, "details": {"causes": causes},
         }))
         .unwrap();
-        let error = Error::Server {
+        Error::Server {
             verb: Verb::Create,
             target: Box::new(Target {
                 resource: "statefulsets.apps".to_owned(),
@@ -139,8 +139,11 @@ mod tests {
             }),
             class: ErrorClass::Invalid,
             source: Box::new(kube::Error::Api(Box::new(status))),
-        };
-        refused(&server(), &error, ", so nothing is rolled out")
+        }
+    }
+
+    fn said(message: &str, fields: &[&str]) -> Redacted {
+        refused(&server(), &error(message, fields), ", so nothing is rolled out")
     }
 
     #[test]
@@ -163,6 +166,18 @@ mod tests {
         );
         let many = said("x", &["a", "b", "a", "c", "d", "e"]);
         assert!(many.contains(" for a, b, c and 2 more fields, so "), "{many}");
+    }
+
+    #[test]
+    fn a_refused_value_is_not_logged() {
+        let error = || error("spec.a: Invalid value: \"s3cret\": too short", &["spec.a"]);
+        for error in [
+            crate::controller::Error::Write(error()),
+            crate::controller::Error::Refused(error()),
+        ] {
+            let said = error.to_string();
+            assert!(said.contains("spec.a: Invalid value: …: too short"), "{said}");
+        }
     }
 
     #[test]

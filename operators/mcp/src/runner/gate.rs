@@ -7,7 +7,7 @@ use exuvia_rollout::{
     Token,
 };
 use exuvia_runtime::{Health, Metrics};
-use exuvia_write::{Apply, Writer};
+use exuvia_write::{Apply, Redacted, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::DynamicObject;
@@ -101,6 +101,7 @@ impl Runner {
                 Err(error @ Error::Refused(..)) => return Err(error),
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
+                    let error = Redacted::from_error(&error);
                     tracing::warn!(%error, "the backend could not be applied again");
                     tokio::time::sleep(ASK_AGAIN).await;
                 }

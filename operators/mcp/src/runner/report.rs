@@ -143,7 +143,8 @@ impl Reporter {
             server.status.get_or_insert_default().runtime = Some(told.runtime.clone());
         };
         let written = self.writer.patch_status(&api, &server, change).await;
-        written.map(|_| ()).map_err(|error| error.to_string())
+        let said = |error| Redacted::from_error(&error).into_string();
+        written.map(|_| ()).map_err(said)
     }
 }
 
