@@ -25,7 +25,7 @@ pub enum LogFormat {
 
 /// The level of the log, to be read and changed.
 ///
-/// `info` means: Exuvia's crates at info, everything else at warn. Anything with `=` or `,` is taken as directives of
+/// `info` means: Exuvia's crates (`exuvia…`, `mcp_…`) at info, everything else at warn. Anything with `=` or `,` is taken as directives of
 /// tracing's `EnvFilter`, as it is.
 #[derive(Clone)]
 pub struct LogLevel {
@@ -110,7 +110,9 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
     let others = ours.min(LevelFilter::WARN);
     // kube logs an answer that it does not understand at warn, body and all: it may hold a secret (PITFALLS B27). At error it
     // says of each request that failed that it did, and not which: the caller says that, once.
-    EnvFilter::try_new(format!("{others},exuvia={ours},kube_client=off")).map_err(|_| unknown())
+    // The crates of the MCP operator are ours, too: without them its programs would log warnings only.
+    let filter = format!("{others},exuvia={ours},mcp_operator={ours},mcp_proxy={ours},kube_client=off");
+    EnvFilter::try_new(filter).map_err(|_| unknown())
 }
 
 #[cfg(test)]
@@ -133,6 +135,11 @@ mod tests {
                 "{shown}"
             );
         }
+        let of_mcp = shown("info");
+        assert!(
+            of_mcp.contains("mcp_operator=info") && of_mcp.contains("mcp_proxy=info"),
+            "{of_mcp}"
+        );
         assert_eq!(shown("exuvia_write=trace"), "exuvia_write=trace");
         for bad in ["", "loud", "exuvia=loud", "a=b=c", "7"] {
             let error = filter(bad).unwrap_err().to_string();

@@ -1,13 +1,17 @@
 //! The run config: what the operator tells the runner, as a file that never changes once it is mounted.
 
+mod mistake;
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exuvia_rollout::gate::strict::Config;
-use exuvia_rollout::{ReadConfig, read_settled};
+use exuvia_rollout::{ReadConfig, hash_bytes, read_settled};
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
+use self::mistake::mistake;
 use crate::api::{MCPServer, Transport};
 
 /// The name of the file, in the `ConfigMap` and where it is mounted.
@@ -162,16 +166,12 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The first that is there is not a run config. What the file says is not repeated: it may hold secrets.
-    #[error("invalid run config {path}: {what} at line {line}, column {column}")]
+    #[error("invalid run config {path}: {what}")]
     Broken {
         /// Which.
         path: String,
-        /// What is wrong.
-        what: &'static str,
-        /// Where.
-        line: usize,
-        /// Where in the line.
-        column: usize,
+        /// What is wrong, and where.
+        what: String,
     },
 }
 
@@ -195,24 +195,53 @@ pub async fn read(
         path: path.display().to_string(),
         source,
     };
-    let read = read_settled(|| std::fs::read(path), frozen, patience).await;
+    let mut is_told = false;
+    let read = || {
+        let read = std::fs::read(path);
+        if !std::mem::replace(&mut is_told, true)
+            && let Some(line) = waiting(&read, frozen, patience)
+        {
+            tracing::info!(config = %path.display(), "{line}");
+        }
+        read
+    };
+    let read = read_settled(read, frozen, patience).await;
     parse(path, read.map_err(unreadable)?)
+}
+
+/// What is said when a wait begins; `None` if there is nothing to wait for.
+fn waiting(read: &io::Result<Vec<u8>>, frozen: Option<&str>, patience: Duration) -> Option<String> {
+    let frozen = frozen.filter(|hash| !hash.is_empty() && !patience.is_zero())?;
+    let cause = match read {
+        Ok(bytes) => {
+            let hash = hash_bytes(bytes);
+            if hash == frozen {
+                return None;
+            }
+            format!("run config has hash {hash}, this pod was made for {frozen}")
+        }
+        Err(error) => format!("run config cannot be read ({error})"),
+    };
+    Some(format!("{cause}: waiting up to {} s", patience.as_secs_f64()))
 }
 
 fn parse(path: &Path, read: ReadConfig) -> Result<FoundConfig, ConfigError> {
     let bytes = read.bytes.as_slice();
-    let broken = |error: serde_json::Error| ConfigError::Broken {
+    let broken = |what| ConfigError::Broken {
         path: path.display().to_string(),
-        what: match error.classify() {
-            serde_json::error::Category::Data => "a field is missing or has another type",
-            serde_json::error::Category::Eof => "the file ends too early",
-            _ => "not JSON",
-        },
-        line: error.line(),
-        column: error.column(),
+        what,
     };
-    let config = serde_json::from_slice(bytes).map_err(broken)?;
-    let json = serde_json::from_slice(bytes).map_err(broken)?;
+    let config: RunConfig = serde_json::from_slice(bytes).map_err(|error| broken(mistake(bytes, &error)))?;
+    let json = serde_json::from_slice(bytes).map_err(|error| broken(mistake(bytes, &error)))?;
+    for (field, value) in [
+        ("name", &config.name),
+        ("namespace", &config.namespace),
+        ("image", &config.image),
+    ] {
+        if value.trim().is_empty() {
+            return Err(broken(format!("field `{field}` is empty: give it a value")));
+        }
+    }
     Ok(FoundConfig {
         path: path.to_owned(),
         config,
@@ -278,6 +307,39 @@ mod tests {
             let error = find(&paths).unwrap_err().to_string();
             assert!(error.starts_with("invalid run config"), "{error}");
             assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_name_or_image_is_refused_by_name() {
+        for field in ["name", "namespace", "image"] {
+            let mut config: serde_json::Value = serde_json::from_str(GOOD).unwrap();
+            config[field] = " ".into();
+            let (_directory, paths) = files(&[("empty", &config.to_string())]);
+            let error = find(&paths).unwrap_err().to_string();
+            assert!(error.contains(&format!("field `{field}` is empty")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wait_says_what_is_waited_for_and_how_long() {
+        let minute = Duration::from_secs(60);
+        let hash = hash_bytes(b"x");
+        assert_eq!(
+            waiting(&Ok(b"x".to_vec()), Some("abc"), minute).unwrap(),
+            format!("run config has hash {hash}, this pod was made for abc: waiting up to 60 s")
+        );
+        let denied = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        let said = waiting(&denied(), Some("abc"), minute).unwrap();
+        assert!(said.ends_with("waiting up to 60 s"), "{said}");
+        for (read, frozen, patience) in [
+            (Ok(b"x".to_vec()), Some(hash.as_str()), minute),
+            (Ok(b"x".to_vec()), None, minute),
+            (Ok(b"x".to_vec()), Some(""), minute),
+            (Ok(b"x".to_vec()), Some("abc"), Duration::ZERO),
+            (denied(), None, minute),
+        ] {
+            assert_eq!(waiting(&read, frozen, patience), None);
         }
     }
 

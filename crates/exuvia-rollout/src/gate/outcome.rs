@@ -221,16 +221,21 @@ impl Outcome {
             }
             Action::ApplyUnstamped => "applied without a stamp, because this pod has no generation".to_owned(),
             Action::SkipStale => format!(
-                "the target was applied by a newer pod (ours {ours}, theirs {theirs}): it is left alone, and this pod goes on serving"
+                "{} (ours {ours}, theirs {theirs}): nothing is applied, and this pod goes on serving",
+                self.why_skipped()
             ),
             Action::RefuseOrphan => "the owner is gone or being deleted: nothing is applied".to_owned(),
             Action::RefuseTorn => {
                 "the run config is not the one that this pod was made for: nothing is applied".to_owned()
             }
             Action::RefuseUnversioned => format!(
-                "it cannot be told whether this pod is newer than the target (ours {ours}, theirs {theirs}): nothing is applied"
+                "{} (ours {ours}, theirs {theirs}): nothing is applied",
+                self.why_unversioned()
             ),
             Action::WaitGone => "the target is being deleted: waited until it is gone".to_owned(),
+            Action::Error if self.decision.row == 12 => {
+                "the Deployment that decides between two pods of one epoch could not be read: nothing is applied".to_owned()
+            }
             Action::Error => "target or owner could not be read: nothing is applied".to_owned(),
         };
         let kind = match self.decision.action {
@@ -242,6 +247,32 @@ impl Outcome {
             reason: self.reason(),
             message,
         })
+    }
+
+    /// By the row of the strict gate. That of the compat gate, the fifth, knows newer ones only.
+    fn why_skipped(&self) -> &'static str {
+        match self.decision.row {
+            7 => {
+                "the target does not exist, and it is for the pods of another owner to make it: ours was replaced"
+            }
+            8 => {
+                "the target has no stamp, and it is for the pods of another owner to apply it: ours was replaced"
+            }
+            12 => {
+                "the target was applied by another pod of the same epoch, and the Deployment's template is not ours"
+            }
+            15 => "the target was applied by a pod of another owner, and ours was replaced",
+            _ => "the target was applied by a newer pod",
+        }
+    }
+
+    fn why_unversioned(&self) -> &'static str {
+        match self.decision.row {
+            5 => "the target has a stamp, and this pod has none to compare it with",
+            8 => "the target has no stamp, and another owner controls it",
+            9 => "the target has a stamp that cannot be read, and the owner of this pod is not the live one",
+            _ => "it cannot be told whether this pod is newer than the target",
+        }
     }
 
     /// Writes the log line: at info level, or as a warning where [`event`](Self::event) is one.
@@ -302,6 +333,90 @@ mod tests {
             outcome(Action::RefuseTorn, Some("a/2"), None).log_line(),
             "decision=refuse-torn ours=2 theirs=- env=2 file=3"
         );
+    }
+
+    #[test]
+    fn each_row_says_its_own_cause() {
+        let said = |row, action, ours, theirs| {
+            let mut outcome = outcome(action, ours, theirs);
+            outcome.decision = Decision::new(row, action);
+            outcome.event().unwrap().message
+        };
+        let (skip, refuse) = (Action::SkipStale, Action::RefuseUnversioned);
+        for (row, action, ours, theirs, words) in [
+            (
+                10,
+                skip,
+                Some("a/2"),
+                Some("a/3"),
+                "applied by a newer pod (ours 2, theirs 3)",
+            ),
+            (
+                5,
+                skip,
+                Some("2"),
+                Some("3"),
+                "applied by a newer pod (ours 2, theirs 3)",
+            ),
+            (
+                7,
+                skip,
+                Some("a/2"),
+                None,
+                "does not exist, and it is for the pods of another owner",
+            ),
+            (
+                8,
+                skip,
+                Some("a/2"),
+                None,
+                "has no stamp, and it is for the pods of another owner",
+            ),
+            (
+                12,
+                skip,
+                Some("a/2"),
+                Some("a/2"),
+                "another pod of the same epoch",
+            ),
+            (
+                15,
+                skip,
+                Some("a/2"),
+                Some("b/1"),
+                "a pod of another owner, and ours was replaced (ours a/2, theirs b/1)",
+            ),
+            (5, refuse, None, Some("a/2"), "has a stamp, and this pod has none"),
+            (
+                8,
+                refuse,
+                Some("a/2"),
+                None,
+                "has no stamp, and another owner controls it",
+            ),
+            (
+                9,
+                refuse,
+                Some("a/2"),
+                None,
+                "cannot be read, and the owner of this pod is not the live one",
+            ),
+            (
+                12,
+                Action::Error,
+                Some("a/2"),
+                Some("a/2"),
+                "the Deployment that decides",
+            ),
+        ] {
+            let said = said(row, action, ours, theirs);
+            assert!(said.contains(words), "row {row}: {said}");
+            assert_eq!(
+                said.contains("newer pod"),
+                words.contains("newer pod"),
+                "row {row}: {said}"
+            );
+        }
     }
 
     #[test]

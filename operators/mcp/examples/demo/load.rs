@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use exuvia_testenv::Kubelet;
 use rmcp::model::{CallToolRequestParams, ProtocolVersion};
 use rmcp::service::RunningService;
 use rmcp::transport::StreamableHttpClientTransport;
@@ -20,8 +21,8 @@ use crate::share::{self, Share};
 use crate::stage::{Stage, image, wait};
 use crate::{done, say};
 
-const NAMESPACE: &str = "demo";
-const SERVER: &str = "tools";
+pub(crate) const NAMESPACE: &str = "demo";
+pub(crate) const SERVER: &str = "tools";
 /// Longer than any call here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -100,7 +101,15 @@ impl Tally {
     }
 }
 
-pub(crate) async fn tell(stage: &Stage, clients: usize) -> anyhow::Result<Bumped> {
+/// The server of the story: it serves until this is dropped.
+pub(crate) struct Served {
+    _kubelet: Kubelet,
+    _service: Service,
+    /// Where clients connect to.
+    pub(crate) url: String,
+}
+
+pub(crate) async fn tell(stage: &Stage, clients: usize) -> anyhow::Result<(Bumped, Served)> {
     let kubelet = stage.namespace(NAMESPACE).await?;
     let started = Instant::now();
     stage
@@ -181,7 +190,14 @@ pub(crate) async fn tell(stage: &Stage, clients: usize) -> anyhow::Result<Bumped
         "The image is changed from 1 to 2 while {clients} clients make new calls: {}",
         bumped.new_calls
     ));
-    Ok(bumped)
+    Ok((
+        bumped,
+        Served {
+            _kubelet: kubelet,
+            _service: service,
+            url,
+        },
+    ))
 }
 
 async fn show_client(url: &str, is_sessionless: bool) -> anyhow::Result<()> {

@@ -25,6 +25,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::load::{NAMESPACE, SERVER, Served};
 use self::stage::Stage;
 
 /// A demo that takes longer hangs.
@@ -37,8 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 )]
 struct Args {
     /// How many clients make calls while the image is changed
-    #[arg(long, default_value_t = 4)]
-    clients: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
+    /// Keep the control plane, the operator and an MCP server up until Ctrl-C, and print how to reach them
+    #[arg(long)]
+    keep: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -79,8 +83,8 @@ fn main() -> ExitCode {
         }
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            told = tokio::time::timeout(PATIENCE, tell(args.clients)) => {
-                told.context("the demo took longer than 10 minutes")??;
+            told = tell_and_keep(args.clients.into(), args.keep) => {
+                told?;
                 Ok(ExitCode::SUCCESS)
             }
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
@@ -94,7 +98,36 @@ fn main() -> ExitCode {
     })
 }
 
-async fn tell(clients: usize) -> anyhow::Result<()> {
+async fn tell_and_keep(clients: usize, keep: bool) -> anyhow::Result<()> {
+    let told = tokio::time::timeout(PATIENCE, tell(clients, keep)).await;
+    let (stage, served) = told.context("the demo took longer than 10 minutes")??;
+    if let Some(served) = served {
+        say(&how_to_reach(&stage, &served)?);
+        std::future::pending::<()>().await;
+    }
+    Ok(())
+}
+
+fn how_to_reach(stage: &Stage, served: &Served) -> anyhow::Result<String> {
+    let kubeconfig = stage.control_plane.admin().kubeconfig()?;
+    let log = stage.operator_log();
+    let url = &served.url;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"me","version":"1"}}}"#;
+    Ok(format!(
+        "\nThe control plane, the operator and MCPServer {SERVER} stay up until Ctrl-C. In another terminal, with your own kubectl:\n\n    \
+         export KUBECONFIG={}\n    \
+         kubectl --namespace {NAMESPACE} get mcpservers,deployments,statefulsets,pods\n    \
+         kubectl --namespace {NAMESPACE} patch mcpserver {SERVER} --type merge -p '{{\"spec\":{{\"image\":\"example.com/tools:3\"}}}}'\n    \
+         curl -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' \\\n      \
+         -d '{call}' {url}\n    \
+         tail -f {}\n\n",
+        kubeconfig.display(),
+        log.display(),
+    ))
+}
+
+/// The server of the story goes on serving if it is to be kept.
+async fn tell(clients: usize, keep: bool) -> anyhow::Result<(Stage, Option<Served>)> {
     let started = Instant::now();
     let stage = Stage::start().await?;
     done(&format!(
@@ -102,7 +135,8 @@ async fn tell(clients: usize) -> anyhow::Result<()> {
         stage.version,
         started.elapsed().as_secs_f64()
     ));
-    let bumped = load::tell(&stage, clients).await?;
+    let (bumped, served) = load::tell(&stage, clients).await?;
+    let served = keep.then_some(served);
     let live = race::without_the_freeze(&stage).await?;
     let frozen = race::with_the_freeze(&stage).await?;
     say(&format!(
@@ -116,7 +150,7 @@ async fn tell(clients: usize) -> anyhow::Result<()> {
         "    the whole demo took",
         started.elapsed().as_secs_f64()
     ));
-    Ok(())
+    Ok((stage, served))
 }
 
 /// Prints. A closed pipe is fine.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Everything ends when it is dropped.
 pub(crate) struct Stage {
     // Dropped from top to bottom: the operator before its server.
-    _operator: Process,
+    operator: Process,
     pub(crate) client: Client,
     pub(crate) control_plane: ControlPlane,
     /// Of Kubernetes.
@@ -68,13 +68,18 @@ impl Stage {
         ];
         let log = control_plane.directory().join("operator.log");
         Ok(Self {
-            _operator: Process::run("mcp-operator", operator, args, log)?,
+            operator: Process::run("mcp-operator", operator, args, log)?,
             client,
             control_plane,
             version,
             runner,
             this,
         })
+    }
+
+    /// Where the operator logs to.
+    pub(crate) fn operator_log(&self) -> &Path {
+        self.operator.log_path()
     }
 
     /// A namespace whose pods run.

@@ -49,7 +49,11 @@ impl Backend {
         else {
             return Err(invalid());
         };
-        if authority.as_str().contains('@') || HeaderValue::try_from(authority.as_str()).is_err() {
+        let is_reachable = !authority.host().is_empty() && authority.port_u16() != Some(0);
+        if !is_reachable
+            || authority.as_str().contains('@')
+            || HeaderValue::try_from(authority.as_str()).is_err()
+        {
             return Err(invalid());
         }
         let id: String = uid
@@ -74,6 +78,10 @@ impl Backend {
 
     /// A ready server that is known by its URL alone. Its id is made of the URL, so that sessions outlive a restart of the proxy.
     pub fn from_url(url: &str) -> Result<Self, InvalidBackend> {
+        // A word alone is a mistake more often than a host.
+        if !url.contains("://") {
+            return Err(InvalidBackend(url.to_owned()));
+        }
         let mut hasher = DefaultHasher::new(); // with fixed keys
         url.hash(&mut hasher);
         Ok(Self::new(&format!("{:016x}", hasher.finish()), url)?.ready(true))

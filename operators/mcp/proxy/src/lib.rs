@@ -27,6 +27,7 @@ mod backends;
 mod body;
 pub mod bridge;
 mod chunked;
+pub mod cli;
 mod counters;
 mod endpoint;
 mod filtering;

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use mcp_operator::cli::{OperatorArgs, operator_main};
+use mcp_operator::cli::operator_main;
 
 fn main() -> ExitCode {
-    operator_main(&OperatorArgs::parse())
+    mcp_proxy::cli::parse().map_or_else(|code| code, |args| operator_main(&args))
 }

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use mcp_operator::cli::{RunnerArgs, runner_main};
+use mcp_operator::cli::runner_main;
 
 fn main() -> ExitCode {
-    runner_main(RunnerArgs::parse())
+    mcp_proxy::cli::parse().map_or_else(|code| code, runner_main)
 }

@@ -2,10 +2,9 @@
 
 mod operator;
 mod run;
+mod values;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -66,11 +65,6 @@ impl CommonArgs {
     }
 }
 
-/// A duration with a unit.
-fn duration(text: &str) -> Result<Duration, String> {
-    exuvia_api::parse_duration(text).map_err(|error| error.to_string())
-}
-
 /// Ends with SIGTERM or SIGINT.
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -92,9 +86,4 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
         .build()
         .context("cannot start the async runtime")?
         .block_on(work)
-}
-
-fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
-    ExitCode::FAILURE
 }

@@ -9,9 +9,10 @@ use exuvia_runtime::{
     elect_with_health, serve, start_logging,
 };
 use exuvia_write::Writer;
+use mcp_proxy::cli::{fail, values::whole};
 use tokio::sync::watch;
 
-use super::{CommonArgs, block_on, duration, fail, stop_signal};
+use super::{CommonArgs, block_on, stop_signal, values};
 use crate::api::OPERATOR_MANAGER;
 use crate::controller::{ServerController, ServerSettings};
 use crate::tools::ToolConfigController;
@@ -24,19 +25,19 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(65);
 #[command(name = "mcp-operator", version, about = "Runs MCP servers on Kubernetes")]
 pub struct OperatorArgs {
     /// The image of mcp-runner
-    #[arg(long, env = "MCP_RUNNER_IMAGE", value_name = "IMAGE")]
+    #[arg(long, env = "MCP_RUNNER_IMAGE", value_name = "IMAGE", value_parser = values::image)]
     pub runner_image: String,
     /// How often a server is looked at although nothing was heard of it
-    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = duration)]
+    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = values::interval)]
     pub resync: Duration,
     /// Watch this namespace only [default: all namespaces]
-    #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub watch_namespace: Option<String>,
     /// How many servers are worked on at once
-    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4)]
+    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4, value_parser = whole::<u16>(1..=65535))]
     pub concurrency: u16,
     /// The longest pause between two tries of a server that fails
-    #[arg(long, env = "MCP_MAX_BACKOFF", default_value = "5m", value_parser = duration)]
+    #[arg(long, env = "MCP_MAX_BACKOFF", default_value = "5m", value_parser = values::interval)]
     pub max_backoff: Duration,
     /// Write only while holding a Lease, so that only one replica works at a time
     #[arg(long, env = "MCP_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
@@ -45,10 +46,10 @@ pub struct OperatorArgs {
     #[arg(long, env = "MCP_LEASE_NAME", default_value = "mcp-operator")]
     pub lease_name: String,
     /// The Lease's namespace [default: the pod's namespace, or the namespace of the kubeconfig's context]
-    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub lease_namespace: Option<String>,
     /// How long the Lease is valid after a renewal
-    #[arg(long, env = "MCP_LEASE_DURATION", default_value = "15s", value_parser = duration)]
+    #[arg(long, env = "MCP_LEASE_DURATION", default_value = "15s", value_parser = values::interval)]
     pub lease_duration: Duration,
     /// The address and port that serve /metrics, /livez, /readyz and /log-level
     #[arg(

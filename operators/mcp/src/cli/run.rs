@@ -10,9 +10,12 @@ use clap::{Args, Parser, Subcommand};
 use exuvia_rollout::{DEFAULT_FENCE, Names};
 use exuvia_runtime::start_logging;
 use mcp_proxy::bridge::{Bridge, BridgeSettings};
+use mcp_proxy::cli::values::{address, backend, origin, path};
+use mcp_proxy::cli::{check_program, fail, say_error};
 use mcp_proxy::{Backend, Origins};
 
-use super::{CommonArgs, block_on, duration, fail, stop_signal};
+use super::values::{duration, image};
+use super::{CommonArgs, block_on, stop_signal};
 use crate::runner::{self, GateKind, RunSettings};
 
 /// The runner of one MCP server.
@@ -47,7 +50,7 @@ pub enum RunnerCommand {
 #[command(args_override_self = true)]
 pub struct RunArgs {
     /// The image of the MCP server, instead of the run config's
-    #[arg(long)]
+    #[arg(long, value_parser = image)]
     pub image: Option<String>,
     /// Run configs; the first that exists is read [default: the list of --names]
     #[arg(long = "config", value_name = "FILE")]
@@ -62,10 +65,10 @@ pub struct RunArgs {
     #[arg(long, default_value = DEFAULT_FENCE, value_name = "NAME")]
     pub fence: String,
     /// Backends by URL: nothing is applied, and no pods are watched (repeatable)
-    #[arg(long = "backend", value_name = "URL", value_parser = Backend::from_url)]
+    #[arg(long = "backend", value_name = "URL", value_parser = backend)]
     pub backends: Vec<Backend>,
     /// Where clients connect to [default: all addresses, and the port of the run config]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// The address and port of /livez, /readyz and /metrics
     #[arg(long, default_value = "[::]:8081", value_name = "ADDRESS:PORT")]
@@ -95,18 +98,18 @@ fn dialect(text: &str) -> Result<Dialect, String> {
 #[derive(Clone, Debug, Args)]
 pub struct BridgeArgs {
     /// Where to listen
-    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = address)]
     pub listen: SocketAddr,
     /// The path of the endpoint
-    #[arg(long, default_value = "/mcp")]
+    #[arg(long, default_value = "/mcp", value_parser = path)]
     pub path: String,
     /// An origin that may send requests, or *; may be given more than once [default: pages of this machine]
-    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
+    #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = origin)]
     pub allowed_origins: Vec<String>,
     /// The log level
     #[arg(long, env = "MCP_LOG_LEVEL", default_value = "info")]
     pub log_level: String,
-    /// The program and its arguments; one is started for each session
+    /// The program and its arguments, after --; one is started for each session
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }
@@ -117,7 +120,8 @@ pub fn runner_main(args: RunnerArgs) -> ExitCode {
         RunnerCommand::Run(args) => match run(*args) {
             Ok(Ok(())) => ExitCode::SUCCESS,
             Ok(Err(error)) => {
-                eprintln!("error: {error}");
+                // The server quotes the value that it refuses, and the run config may hold secrets.
+                say_error(&exuvia_write::redact_uncut(&error.to_string()));
                 error.exit_code().into()
             }
             Err(error) => fail(&error),
@@ -170,6 +174,9 @@ fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
 
 fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
     start_logging(exuvia_runtime::LogFormat::default(), &args.log_level)?;
+    if let Some(program) = args.command.first() {
+        check_program(program.as_ref())?;
+    }
     block_on(async move {
         let stop = stop_signal()?;
         let settings = BridgeSettings {
@@ -178,7 +185,9 @@ fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
             allowed_origins: Origins::new(&args.allowed_origins)?,
             ..BridgeSettings::new(args.command)
         };
-        Bridge::bind(settings).await?.run(stop).await;
+        let bridge = Bridge::bind(settings).await?;
+        tracing::info!(address = %bridge.local_addr(), "serving");
+        bridge.run(stop).await;
         Ok(())
     })
 }

@@ -5,6 +5,7 @@ mod build;
 mod child;
 mod dereference;
 mod handshake;
+mod refused;
 mod rehearse;
 mod remove;
 mod restart;
@@ -106,11 +107,11 @@ pub enum Error {
         /// Of which server, as namespace/name.
         object: String,
     },
-    /// A write failed.
-    #[error(transparent)]
+    /// A write failed. It is logged, and what a policy says may quote the object.
+    #[error("{}", Redacted::from_error(.0))]
     Write(#[from] exuvia_write::Error),
     /// The server would refuse the backend that the runner is to apply.
-    #[error("the API server refuses the backend, so nothing is rolled out: {0}")]
+    #[error("the API server refuses the backend, so nothing is rolled out: {}", Redacted::from_error(.0))]
     Refused(exuvia_write::Error),
     /// A child was built that cannot be compared.
     #[error(transparent)]
@@ -151,8 +152,7 @@ impl ServerController {
         let accepted = match validate::validate(found, Timestamp::now()) {
             Ok(accepted) => accepted,
             Err((found, rejection)) => {
-                let verdict = update_status::rejected(&found.server, &rejection);
-                update_status::update_status(client, writer, &found.server, &verdict).await?;
+                self.reject(&found.server, &rejection).await?;
                 // Nobody tells when an object goes that is not ours.
                 return Ok(Next::After(match rejection.reason {
                     validate::NAME_TAKEN => LOOK_AGAIN.min(self.settings.resync),
@@ -171,14 +171,21 @@ impl ServerController {
                 return Ok(Next::Retry);
             }
             Err(error) => {
-                if let Some(rejection) = rejection(&error) {
-                    let verdict = update_status::rejected(&asked, &rejection);
-                    update_status::update_status(client, writer, &asked, &verdict).await?;
-                }
-                return Err(error);
+                let Some(rejection) = refused::rejection(&asked, &error) else {
+                    return Err(error);
+                };
+                self.reject(&asked, &rejection).await?;
+                return Ok(Next::Retry); // nothing failed: it is asked again with growing pauses
             }
             Ok(applied) => applied,
         };
+        if update_status::accepted(&asked).is_some_and(|fact| fact.status == "False") {
+            tracing::info!(
+                server = asked.name_any(),
+                namespace = asked.namespace(),
+                "accepted"
+            );
+        }
         if !applied.removed.is_empty() {
             tracing::info!(
                 removed = applied.removed.join(","),
@@ -192,6 +199,22 @@ impl ServerController {
             Handshake::Failed(_) => SHAKE_AGAIN.min(self.settings.resync),
             _ => self.settings.resync,
         }))
+    }
+
+    /// Says that a server is not accepted, in its status, and once in an event and in the log: the status knows what was said.
+    async fn reject(&self, server: &MCPServer, rejection: &Rejection) -> Result<(), Error> {
+        let Rejection { reason, message } = rejection;
+        if update_status::is_news(server, rejection) {
+            let (name, namespace) = (server.name_any(), server.namespace());
+            tracing::warn!(server = name, namespace, reason, "not accepted: {message}");
+            // Before the status: after a crash in between the same event is published again, which changes nothing.
+            let (about, note) = (reference(server), Redacted::ours(message));
+            self.events
+                .publish(&about, EventKind::Warning, reason, "Accept", note)
+                .await;
+        }
+        let verdict = update_status::rejected(server, rejection);
+        update_status::update_status(&self.client, &self.writer, server, &verdict).await
     }
 
     /// Publishes a warning about the annotations, once for each text.
@@ -263,16 +286,6 @@ impl ServerController {
 async fn rehearse_and_apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
     rehearse::rehearse(client, writer, &prepared).await?;
     Box::pin(apply::apply(client, writer, prepared)).await
-}
-
-/// What an error says about the spec, if it does.
-fn rejection(error: &Error) -> Option<Rejection> {
-    let (reason, message) = match error {
-        Error::Refused(_) => ("BackendRefused", error.to_string()),
-        Error::Write(error) if error.class() == ErrorClass::Invalid => ("InvalidChild", error.to_string()),
-        _ => return None,
-    };
-    Some(Rejection { reason, message })
 }
 
 /// Shakes hands if that is due: the roll-out is done, and was not verified yet.

@@ -4,7 +4,7 @@
 
 use exuvia_rollout::names::FIELD_MANAGER;
 use exuvia_rollout::{FoundStamps, Names, Stamps};
-use exuvia_write::{Apply, ErrorClass, Writer};
+use exuvia_write::{Apply, ErrorClass, Redacted, Writer};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::Status;
@@ -47,6 +47,7 @@ pub(crate) async fn rehearse(client: &Client, writer: &Writer, prepared: &Prepar
     match error.status().map(judge) {
         Some(Answer::Refused) => Err(Error::Refused(error)),
         Some(Answer::Unknown) => {
+            let error = Redacted::from_error(&error);
             tracing::warn!(%error, "cannot tell whether the API server would take the backend: the runner will find out");
             Ok(())
         }

@@ -1,6 +1,7 @@
 //! Step 5: what people see. What it is follows from the children (pure); it is written only where it changed.
 
 use exuvia_write::{Redacted, Writer, conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Client, ResourceExt};
 
 use super::Error;
@@ -177,6 +178,18 @@ pub(crate) fn rejected(server: &MCPServer, rejection: &Rejection) -> Verdict {
     }
 }
 
+/// What the status says about whether the server is accepted.
+pub(crate) fn accepted(server: &MCPServer) -> Option<&Condition> {
+    let mut conditions = server.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|fact| fact.type_ == condition::ACCEPTED)
+}
+
+/// Whether the status does not say this yet. Pure.
+pub(crate) fn is_news(server: &MCPServer, rejection: &Rejection) -> bool {
+    let said = accepted(server).filter(|fact| fact.status == "False");
+    said.is_none_or(|fact| (fact.reason.as_str(), &fact.message) != (rejection.reason, &rejection.message))
+}
+
 /// Writes what changed. `runtime` is the runner's, and is left alone.
 pub(crate) async fn update_status(
     client: &Client,
@@ -220,4 +233,38 @@ fn put(server: &mut MCPServer, verdict: &Verdict) {
         Some(fact) => Fact::new(condition::READY, false, fact.reason, fact.message.clone()),
     };
     set(&mut status.conditions, &ready);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rejection_is_news_until_the_status_says_it() {
+        let rejection = |message: &str| Rejection {
+            reason: "NoTools",
+            message: message.to_owned(),
+        };
+        let mut server: MCPServer = serde_json::from_value(json!({
+            "apiVersion": "mcp.exuvia.dev/v1beta1", "kind": "MCPServer", "metadata": {"name": "a"}, "spec": {"image": "i"},
+        }))
+        .unwrap();
+        assert!(is_news(&server, &rejection("none")));
+        let verdict = rejected(&server, &rejection("none"));
+        put(&mut server, &verdict);
+        assert!(!is_news(&server, &rejection("none")));
+        server.metadata.generation = Some(2);
+        assert!(
+            !is_news(&server, &rejection("none")),
+            "another edit is not another cause"
+        );
+        assert!(is_news(&server, &rejection("others")));
+        let mut status = server.status.take().unwrap();
+        status.conditions[0].status = "True".to_owned();
+        server.status = Some(status);
+        assert!(is_news(&server, &rejection("none")), "it was accepted in between");
+    }
 }

@@ -7,7 +7,7 @@ use exuvia_rollout::{
     Token,
 };
 use exuvia_runtime::{Health, Metrics};
-use exuvia_write::{Apply, Writer};
+use exuvia_write::{Apply, Redacted, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::DynamicObject;
@@ -43,20 +43,14 @@ impl Runner {
         writer: Writer,
         settings: &RunSettings,
         found: &FoundConfig,
+        token: Option<Token>,
         metrics: &Metrics,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         let names = settings.names.clone();
         let env = |name: &str| (settings.env)(name);
         let file = found.json[&*names.generation_field].as_i64();
         let generation = Generation::choose(env(&names.generation_env).as_deref(), file);
         generation.log(&names.generation_env);
-        let token = match &names.fence_env {
-            Some(variable) => Token::from_env(env(variable).as_deref()).map_err(|source| Error::Token {
-                variable: variable.to_string(),
-                source,
-            })?,
-            None => None,
-        };
         let ours = Ours {
             token,
             config_hash: Some(found.hash.clone()),
@@ -64,7 +58,7 @@ impl Runner {
             generation,
         };
         let config = found.config.clone();
-        Ok(Self {
+        Self {
             image: settings.image.clone().unwrap_or_else(|| config.image.clone()),
             gate: settings.gate,
             fence: settings.fence.clone(),
@@ -74,7 +68,7 @@ impl Runner {
             names,
             config,
             ours,
-        })
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -84,6 +78,13 @@ impl Runner {
     /// Applies the backend through the gate, waits until it is ready, and does so again whenever it is deleted or edited. Ends only
     /// with an error.
     pub(crate) async fn keep(&self, health: &Health, metrics: &Metrics) -> Result<(), Error> {
+        tokio::select! {
+            ended = self.decide_again_and_again(health, metrics) => ended,
+            never = self.reporter.repeat() => match never {},
+        }
+    }
+
+    async fn decide_again_and_again(&self, health: &Health, metrics: &Metrics) -> Result<(), Error> {
         let mut is_first = true;
         let mut pause = Pause::default();
         loop {
@@ -100,6 +101,7 @@ impl Runner {
                 Err(error @ Error::Refused(..)) => return Err(error),
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
+                    let error = Redacted::from_error(&error);
                     tracing::warn!(%error, "the backend could not be applied again");
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
@@ -129,12 +131,16 @@ impl Runner {
         let intent = Intent::new(&intent)?;
         let outcome = match self.gate {
             GateKind::Strict => {
-                let gate = self.strict(target, self.names.clone());
+                let gate = self.strict(target.clone(), self.names.clone());
                 gate.hand_over(scale::hand_over)
                     .admit(&intent, &self.ours)
                     .await?
             }
-            GateKind::Compat => self.compat(target).admit(&intent, self.ours.generation).await?,
+            GateKind::Compat => {
+                self.compat(target.clone())
+                    .admit(&intent, self.ours.generation)
+                    .await?
+            }
         };
         outcome.log();
         // That an edit was about nothing of ours is not worth a write.
@@ -142,7 +148,7 @@ impl Runner {
             .as_ref()
             .filter(|_| is_first || outcome.decision.action != Action::Nothing);
         self.reporter.report(told, owner.as_deref(), &outcome).await;
-        if !next(&outcome)? {
+        if !next(&target, &outcome)? {
             return Ok(outrun(health, &outcome));
         }
         let service = match self.gate {
@@ -157,7 +163,7 @@ impl Runner {
             }
         };
         if let Some((service, _)) = &service
-            && !next(service)?
+            && !next(&self.service(), service)?
         {
             return Ok(outrun(health, &outcome));
         }
@@ -172,6 +178,7 @@ impl Runner {
         tokio::select! {
             ready = self.wait_until_ready() => {
                 ready?;
+                tracing::info!(backend = naming::backend(&self.config.name), "the backend is ready: serving");
                 health.passed(BACKEND_CHECK, "ready");
             }
             // What somebody else made of it may never become ready.
@@ -310,8 +317,9 @@ impl Runner {
     }
 }
 
-/// Somebody newer is at work. What clients have with us goes on.
+/// Somebody else is at work. What clients have with us goes on.
 fn outrun(health: &Health, outcome: &Outcome) -> Left {
-    health.passed(BACKEND_CHECK, "applied by a newer runner");
+    tracing::info!("the backend is left to another runner: serving");
+    health.passed(BACKEND_CHECK, "left to another runner");
     Left::alone(outcome.object.as_ref())
 }

@@ -10,9 +10,10 @@ mod serving;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
-use exuvia_rollout::{Names, Next, exit};
+use exuvia_rollout::{Action, Names, Next, ObjectRef, Outcome, Token, exit};
 use exuvia_runtime::{Health, LogLevel, Metrics, bind, serve};
 use exuvia_write::{ErrorClass, Writer};
 use mcp_proxy::{Backend, Backends};
@@ -144,6 +145,8 @@ pub async fn run(
     log_level: LogLevel,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
+    let token = token(&settings)?; // what cannot change is checked before anything is waited for
+    let mut stop = pin!(stop);
     let health = Health::for_checks(&[(BACKEND_CHECK, "not applied yet")]);
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
     let frozen = settings.names.config_hash_env.as_deref().and_then(settings.env);
@@ -155,7 +158,11 @@ pub async fn run(
     });
     tokio::spawn(admin);
 
-    let found = run_config::read(&settings.config_paths, frozen.as_deref(), settings.mount_patience).await?;
+    let read = run_config::read(&settings.config_paths, frozen.as_deref(), settings.mount_patience);
+    let found = tokio::select! {
+        found = read => found?,
+        () = stop.as_mut() => return Ok(()),
+    };
     let FoundConfig {
         path, config: run, ..
     } = &found;
@@ -164,6 +171,10 @@ pub async fn run(
     let serving = Serving::bind(&settings, run, &backends, &metrics).await?;
     if !settings.backends.is_empty() {
         backends.set(settings.backends.iter().cloned());
+        tracing::info!(
+            backends = settings.backends.len(),
+            "backends are given by URL: serving"
+        );
         health.passed(BACKEND_CHECK, "given by URL");
         serving.until(stop, &health).await;
         return Ok(());
@@ -173,7 +184,7 @@ pub async fn run(
         .user_agent(format!("mcp-runner/{}", env!("CARGO_PKG_VERSION")))
         .observe(metrics.observe_writes());
     let client = writer.connect(config.ok_or(Error::NoCluster)?)?;
-    let runner = Runner::new(client, writer, &settings, &found, &metrics)?;
+    let runner = Runner::new(client, writer, &settings, &found, token, &metrics);
     let (namespace, name, port) = (run.namespace.clone(), run.name.clone(), run.mcp_port);
     let watching = runner.client().clone();
     let pods = pods::follow_pods(watching, &namespace, &name, port, &metrics, &backends);
@@ -185,10 +196,78 @@ pub async fn run(
     }
 }
 
+/// The token that the pod was made with.
+fn token(settings: &RunSettings) -> Result<Option<Token>, Error> {
+    let Some(variable) = &settings.names.fence_env else {
+        return Ok(None);
+    };
+    Token::from_env((settings.env)(variable).as_deref()).map_err(|source| Error::Token {
+        variable: variable.to_string(),
+        source,
+    })
+}
+
 /// What to do after an outcome: whether the backend is ours to wait for, or the end.
-fn next(outcome: &exuvia_rollout::Outcome) -> Result<bool, Error> {
+fn next(target: &ObjectRef, outcome: &Outcome) -> Result<bool, Error> {
     match outcome.next() {
         Next::Serve { is_current } => Ok(is_current),
-        Next::NotReady { exit } => Err(Error::Refused(outcome.log_line(), exit)),
+        Next::NotReady { exit } => Err(Error::Refused(refusal(target, outcome), exit)),
+    }
+}
+
+/// The last words of a runner that the gate refused: cause and fix. The log has the stamps.
+fn refusal(target: &ObjectRef, outcome: &Outcome) -> String {
+    let fix = match (outcome.decision.action, outcome.decision.row) {
+        (Action::RefuseTorn, _) => {
+            "delete this pod, so that a new one mounts the run config that its template names"
+        }
+        (Action::RefuseOrphan, _) => {
+            "this pod ends with its owner; if the MCPServer is still wanted, create it again"
+        }
+        (Action::RefuseUnversioned, 5) => {
+            "let the operator make this pod, which then has MCP_FENCE, or delete the target if nobody needs it"
+        }
+        (Action::RefuseUnversioned, _) => {
+            "see whose the target is, and delete it if nobody needs it: the next start of this pod makes it again"
+        }
+        _ => "the next start of this pod tries again",
+    };
+    let cause = outcome.event().map(|event| event.message);
+    format!(
+        "the gate refuses {target}: {}; {fix}",
+        cause.unwrap_or_else(|| outcome.log_line())
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use exuvia_rollout::{Decision, Generation};
+    use k8s_openapi::api::apps::v1::StatefulSet;
+
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_a_refused_runner_are_a_sentence_with_cause_and_fix() {
+        let target = ObjectRef::typed::<StatefulSet>("default", "a-backend");
+        for action in Action::ALL {
+            let Next::NotReady { exit } = action.next() else {
+                continue;
+            };
+            for row in 1..=15 {
+                let outcome = Outcome {
+                    decision: Decision::new(row, action),
+                    ours: Some("a/5".to_owned()),
+                    theirs: None,
+                    generation: Generation::choose(None, Some(1)),
+                    object: None,
+                    rounds: 1,
+                };
+                let error = next(&target, &outcome).expect_err("it is refused");
+                assert_eq!(error.exit_code(), exit, "{action:?}");
+                let said = error.to_string();
+                assert!(said.contains("default/a-backend: "), "{said}");
+                assert!(!said.contains('=') && said.contains("; "), "{said}");
+            }
+        }
     }
 }

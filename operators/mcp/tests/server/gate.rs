@@ -200,6 +200,9 @@ async fn a_recreated_server_is_newer_than_the_one_before() {
     lone.config(&world, "example.com/mcp:old", 7);
     let stale = lone.start(&world, &[("MCP_FENCE", &old_token)], &[]);
     stale.logs("decision=skip").await;
+    stale
+        .logs("the target was applied by a pod of another owner, and ours was replaced")
+        .await;
     let backend = world.backend_when("a", "is there", |_| true).await;
     assert_eq!(image(&backend), "example.com/mcp:new");
 }
@@ -251,6 +254,7 @@ async fn two_runners_with_one_epoch_are_decided_by_the_deployment() {
         &["--image=example.com/mcp:other"],
     );
     other.logs("decision=skip").await;
+    other.logs("another pod of the same epoch").await;
     let labels = json!({"app": "a"});
     let annotations = json!({"exuvia.dev/fence": token, "exuvia.dev/config-hash": hash});
     let deployment: Deployment = serde_json::from_value(json!({

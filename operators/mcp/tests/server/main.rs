@@ -20,6 +20,7 @@ mod life;
 mod names;
 mod outrun;
 mod recovery;
+mod refused;
 mod replay;
 mod rights;
 mod rows;

@@ -94,6 +94,14 @@ async fn the_strict_gate_decides_by_what_is_on_the_backend() {
     patch_backend(&world, stamp(json!("not a token"))).await;
     let of_another = lone.start(&world, &[("MCP_FENCE", "somebody-else/9")], &[]);
     assert_eq!(of_another.exit_code().await, 4, "{}", of_another.log());
+    assert_eq!(
+        of_another.log().lines().last(),
+        Some(
+            "error: the gate refuses statefulsets rows-strict/a-backend: the target has a stamp that cannot be read, and the owner \
+             of this pod is not the live one (ours 9, theirs -): nothing is applied; see whose the target is, and delete it if \
+             nobody needs it: the next start of this pod makes it again"
+        )
+    );
     event(&world, "RefuseUnversioned", "Warning").await;
     assert_eq!(backend().await.annotations()[FENCE], "not a token");
     let of_live = lone.start(&world, &with_token, &[]);
@@ -115,6 +123,9 @@ async fn the_strict_gate_decides_by_what_is_on_the_backend() {
     let before = backend().await;
     let refused = lone.start(&world, &with_token, &["--image=example.com/mcp:2"]);
     assert_eq!(refused.exit_code().await, 4, "{}", refused.log());
+    refused
+        .logs("the target has no stamp, and another owner controls it")
+        .await;
     assert_eq!(backend().await.metadata.generation, before.metadata.generation);
 
     // Row 6: it is going, and is made again once it is gone.

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use exuvia_testenv::proxy::{Fault, Match, Rule};
 use exuvia_testenv::until;
 use exuvia_write::{Writer, conditions};
+use http::Method;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use mcp_operator::api::MCPServer;
 use serde_json::json;
@@ -12,6 +16,7 @@ use tokio::net::TcpListener;
 
 use crate::harness::{MCP_PORT, World, is_true, spec};
 use crate::kubelet::{Kubelet, address};
+use crate::lone::Lone;
 use crate::program::{Operator, ask};
 
 /// Operator and runner write at once, each from a read that is as old as the round before.
@@ -56,6 +61,53 @@ async fn two_writers_of_one_status_lose_nothing_and_scalars_never_conflict() {
             stale = now;
         }
     }
+}
+
+/// When the runner decided, as the status says.
+fn decided_at(server: &MCPServer) -> Option<String> {
+    server.status.as_ref()?.runtime.as_ref()?.at.clone()
+}
+
+#[tokio::test]
+async fn a_second_decision_gets_into_the_status_even_if_that_cannot_be_written_at_first() {
+    let world = World::new("second-decision").await;
+    let _kubelet = Kubelet::fake(&world);
+    let (proxy, through) = world.proxied().await;
+    let mut lone = Lone::new();
+    let server = world.create_server("a", spec("example.com/mcp:1")).await;
+    let token = format!("{}/1", server.uid().unwrap());
+    lone.config(&world, "example.com/mcp:1", 1);
+    let runner = lone.start_with(&through, &[("MCP_FENCE", &token)], &[]);
+    runner.ready().await;
+    runner.logs("the backend is ready: serving").await;
+    let first = world
+        .server_when("a", "the first decision is reported", |server| {
+            decided_at(server).is_some()
+        })
+        .await;
+    let before = world.backend_when("a", "is there", |_| true).await;
+
+    let reports = Match::method(Method::PATCH)
+        .resource("mcpservers")
+        .subresource("status");
+    let refused = proxy.inject(Rule::on(reports).always().then(Fault::refuse(403)));
+    let sets: Api<StatefulSet> = world.api();
+    sets.delete("a-backend", &DeleteParams::background())
+        .await
+        .unwrap();
+    world
+        .backend_when("a", "it is made again", |set| set.uid() != before.uid())
+        .await;
+    runner
+        .logs("the gate's decision could not be reported; trying again")
+        .await;
+    assert_eq!(decided_at(&world.server("a").await), decided_at(&first));
+    refused.remove();
+    world
+        .server_when("a", "the second decision is reported", |server| {
+            decided_at(server) > decided_at(&first)
+        })
+        .await;
 }
 
 /// A small MCP server: it answers `initialize` and lists one tool.

@@ -2,8 +2,15 @@
 
 use std::process::{Command, Output};
 
+use exuvia_testenv::{Process, until};
+
+use crate::program::RUNNER;
+
+const CONFIG: &str =
+    r#"{"name": "a", "namespace": "b", "image": "i", "path": "/mcp", "mcpPort": 1, "proxyPort": 2}"#;
+
 fn runner(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-runner"));
+    let mut command = Command::new(RUNNER);
     command.env_clear().envs(env.iter().copied());
     command.args([
         "run",
@@ -60,6 +67,76 @@ fn a_broken_run_config_is_refused_without_its_content() {
 }
 
 #[test]
+fn a_field_of_the_run_config_that_is_wrong_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    for (config, words) in [
+        (CONFIG.replace("image", "imgae"), "missing field `image`"),
+        (CONFIG.replace("\"i\"", "5"), "field `image`: expected a string"),
+        (CONFIG.replace("\"i\"", "\"\""), "field `image` is empty"),
+    ] {
+        std::fs::write(&path, config).unwrap();
+        assert_refused(
+            &runner(&[&format!("--config={}", path.display())], &[]),
+            78,
+            words,
+        );
+    }
+}
+
+#[test]
+fn a_token_that_is_not_one_is_refused_before_the_run_config_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    std::fs::write(&path, CONFIG).unwrap();
+    let config = format!("--config={}", path.display());
+    let env = [("MCP_FENCE", "nonsense"), ("MCP_CONFIG_HASH", "another")];
+    // A test that hangs has failed.
+    assert_refused(
+        &runner(&[&config, "--mount-patience=1h"], &env),
+        78,
+        "invalid MCP_FENCE",
+    );
+}
+
+#[tokio::test]
+async fn a_runner_that_waits_for_its_run_config_says_so_and_ends_when_it_is_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("runconfig.json");
+    std::fs::write(&path, CONFIG).unwrap();
+    let args = [
+        "-i",
+        "MCP_CONFIG_HASH=another",
+        RUNNER,
+        "run",
+        "--admin-listen=127.0.0.1:0",
+        "--mount-patience=1h",
+        "--backend=http://127.0.0.1:9",
+        &format!("--config={}", path.display()),
+    ];
+    let log = directory.path().join("runner.log");
+    let process = Process::run("mcp-runner", "/usr/bin/env", args.map(str::to_owned), &log).unwrap();
+    until("the runner waits", async || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let waits = log.contains("this pod was made for another: waiting up to 3600 s");
+        if waits { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let pid = process.pid().unwrap().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let code = until("the runner ends", async || process.exit_code().ok_or("it runs")).await;
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(log.matches("waiting up to").count(), 1, "{log}");
+}
+
+#[test]
 fn an_origin_that_is_not_one_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("runconfig.json");
@@ -70,24 +147,107 @@ fn an_origin_that_is_not_one_is_refused() {
     assert_refused(&runner(&[&config], &[]), 78, "invalid allowedOrigins");
 }
 
+/// Any of the two programs, with nothing of our own environment.
+fn assert_says(program: &str, args: &[&str], code: i32, sentence: &str) {
+    let output = Command::new(program).args(args).env_clear().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said, format!("error: {sentence}\n"), "{args:?}");
+    assert_eq!(output.status.code(), Some(code), "{args:?}");
+}
+
 #[test]
-fn the_bridge_needs_a_command() {
-    let output = Command::new(env!("CARGO_BIN_EXE_mcp-runner"))
-        .arg("bridge")
+fn a_command_line_with_which_nothing_could_work_is_refused_in_one_sentence() {
+    for (args, sentence) in [
+        (
+            &["bridge"][..],
+            "missing `-- COMMAND`: expected the program and its arguments, after --; one is started for each session",
+        ),
+        (
+            &["bridge", "--path=mcp", "--", "sh"],
+            "invalid --path \"mcp\": expected a path that begins with /, without ? and #, such as /mcp",
+        ),
+        (
+            &["run", "--backend=foo"],
+            "invalid --backend \"foo\": expected http://host[:port] without a path, such as http://10.0.0.7:8080",
+        ),
+        (
+            &["run", "--gate=loose"],
+            "invalid --gate \"loose\": expected strict or compat",
+        ),
+        (
+            &["run", "--grace=5"],
+            "invalid --grace \"5\": expected a number with a unit, such as 500ms, 60s, 15m or 1h",
+        ),
+        (
+            &["runn"],
+            "invalid command \"runn\": expected run, bridge, install or help",
+        ),
+    ] {
+        assert_says(RUNNER, args, 2, sentence);
+    }
+    let operator = env!("CARGO_BIN_EXE_mcp-operator");
+    for (args, sentence) in [
+        (
+            &[][..],
+            "missing --runner-image: expected the image of mcp-runner",
+        ),
+        (
+            &["--runner-image", ""],
+            "invalid --runner-image \"\": expected an image without spaces, such as example.com/mcp-runner:1",
+        ),
+        (
+            &["--runner-image=i", "--watch-namespace=Bad_"],
+            "invalid --watch-namespace \"Bad_\": expected at most 63 lower-case letters, digits and '-', such as mcp-servers",
+        ),
+        (
+            &["--runner-image=i", "--concurrency=0"],
+            "invalid --concurrency \"0\": expected a whole number from 1 to 65535",
+        ),
+        (
+            &["--runner-image=i", "--resync=0s"],
+            "invalid --resync \"0s\": expected more than 0s, such as 10m",
+        ),
+        (
+            &["--runner-imag=i"],
+            "invalid option \"--runner-imag\" of `mcp-operator`: did you mean --runner-image?",
+        ),
+    ] {
+        assert_says(operator, args, 2, sentence);
+    }
+    // A variable is named as what it is.
+    let output = Command::new(operator)
+        .env_clear()
+        .env("MCP_RUNNER_IMAGE", "")
         .output()
         .unwrap();
-    assert_refused(&output, 2, "--");
+    assert_refused(
+        &output,
+        2,
+        "error: invalid MCP_RUNNER_IMAGE \"\": expected an image",
+    );
+}
+
+#[test]
+fn a_bridge_to_a_program_that_does_not_exist_fails_at_its_start() {
+    assert_says(
+        RUNNER,
+        &[
+            "bridge",
+            "--listen=127.0.0.1:0",
+            "--",
+            "no-such-program",
+            "--stdio",
+        ],
+        1,
+        "cannot start \"no-such-program\": expected a program in PATH, or the path of one; its arguments are words of their own",
+    );
 }
 
 #[test]
 fn the_runner_copies_itself_for_pods_that_run_the_bridge() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("mcp-runner");
-    let installed = Command::new(env!("CARGO_BIN_EXE_mcp-runner"))
-        .arg("install")
-        .arg(&copy)
-        .output()
-        .unwrap();
+    let installed = Command::new(RUNNER).arg("install").arg(&copy).output().unwrap();
     assert!(installed.status.success(), "{installed:?}");
     let version = Command::new(&copy).arg("--version").output().unwrap();
     assert!(String::from_utf8_lossy(&version.stdout).starts_with("mcp-runner "));

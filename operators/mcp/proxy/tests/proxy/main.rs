@@ -4,6 +4,7 @@
 
 mod bridge;
 mod clients;
+mod command_line;
 mod echo;
 mod harness;
 mod ids;
