@@ -25,7 +25,7 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) async fn new(name: &str, mode: &'static str) -> Self {
         Self {
-            stage: Stage::new(name, 0).await,
+            stage: Stage::of_one_version(name).await,
             mode,
             backend: None,
         }
