@@ -12,6 +12,7 @@ pub mod api;
 pub mod cli;
 pub mod controller;
 pub mod naming;
+mod ports;
 pub mod rights;
 pub mod run_config;
 pub mod runner;

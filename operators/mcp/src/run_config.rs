@@ -242,6 +242,14 @@ fn parse(path: &Path, read: ReadConfig) -> Result<FoundConfig, ConfigError> {
             return Err(broken(format!("field `{field}` is empty: give it a value")));
         }
     }
+    for (field, port) in [("mcpPort", config.mcp_port), ("proxyPort", config.proxy_port)] {
+        if port == 0 {
+            return Err(broken(format!("field `{field}` is 0: expected 1 to 65535")));
+        }
+    }
+    if let Err(expected) = mcp_proxy::cli::values::path(&config.path) {
+        return Err(broken(format!("field `path`: {expected}")));
+    }
     Ok(FoundConfig {
         path: path.to_owned(),
         config,

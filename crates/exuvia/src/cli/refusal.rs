@@ -250,9 +250,10 @@ impl Chosen {
     }
 }
 
-/// `--verify <VERIFY>` as `--verify`, `[NAME]...` as `NAME`.
+/// `--verify <VERIFY>` as `--verify`, `--leader-elect[=<BOOL>]` as `--leader-elect`, `[NAME]...` as `NAME`.
 fn bare(arg: &str) -> String {
     let name = arg.split(' ').next().unwrap_or_default().trim_end_matches("...");
+    let name = name.split_once("[=").map_or(name, |(option, _)| option);
     name.trim_matches(['<', '>', '[', ']']).to_owned()
 }
 

@@ -28,8 +28,9 @@ pub struct FenceArgs {
     /// The name of the policy and of its binding
     #[arg(long, default_value = DEFAULT_FENCE, value_parser = object_name)]
     pub name: String,
-    /// The resources to fence, as plural.group (plural alone for the core group)
-    #[arg(long, value_delimiter = ',', default_value = "statefulsets.apps", value_parser = resource)]
+    /// The resources to fence, as plural.group (plural alone for the core group) [default: statefulsets.apps,services; without
+    /// services for --names toolhive]
+    #[arg(long, value_delimiter = ',', value_parser = resource)]
     pub resources: Vec<FencedKind>,
     /// Only objects with these names
     #[arg(long, value_delimiter = ',', value_parser = object_name)]
@@ -114,6 +115,15 @@ fn resource(text: &str) -> Result<FencedKind, String> {
     }
 }
 
+/// What `mcp-runner` stamps: the backend and its headless Service, which has no pod template.
+fn stamped_by_runners(names: Dialect) -> Vec<FencedKind> {
+    let backend = FencedKind::new("apps", "statefulsets");
+    match names {
+        Dialect::Default => vec![backend, FencedKind::new("", "services")],
+        Dialect::Toolhive => vec![backend],
+    }
+}
+
 /// A built-in resource without a pod template, where stamps are in those.
 fn cannot_be_stamped(names: Dialect, kinds: &[FencedKind]) -> Option<&FencedKind> {
     let is_built_in = |kind: &&FencedKind| kind.group.is_empty() || kind.group == "apps";
@@ -124,13 +134,18 @@ fn cannot_be_stamped(names: Dialect, kinds: &[FencedKind]) -> Option<&FencedKind
 
 pub(super) fn run(command: &RolloutCommand) -> anyhow::Result<ExitCode> {
     let RolloutCommand::Fence(args) = command;
-    if let Some(kind) = cannot_be_stamped(args.names, &args.resources) {
+    let resources = if args.resources.is_empty() {
+        stamped_by_runners(args.names)
+    } else {
+        args.resources.clone()
+    };
+    if let Some(kind) = cannot_be_stamped(args.names, &resources) {
         bail!(
             "invalid --resources {:?}: expected a resource with a pod template, where --names toolhive has its stamps",
             kind.plural
         );
     }
-    let kinds = args.resources.iter().cloned().map(|kind| FencedKind {
+    let kinds = resources.into_iter().map(|kind| FencedKind {
         names: args.objects.clone(),
         ..kind
     });
@@ -175,6 +190,17 @@ mod tests {
         for wrong in ["", ".", "x.", ".apps", "StatefulSet", "a b", "x.*", "sets/status"] {
             assert!(resource(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn everything_that_runners_stamp_is_fenced_by_default() {
+        let kinds = |names| {
+            let kinds = stamped_by_runners(names);
+            assert_eq!(cannot_be_stamped(names, &kinds), None);
+            kinds.into_iter().map(|kind| kind.plural).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(Dialect::Default), ["statefulsets", "services"]);
+        assert_eq!(kinds(Dialect::Toolhive), ["statefulsets"]);
     }
 
     #[test]

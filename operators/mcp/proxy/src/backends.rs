@@ -30,6 +30,12 @@ pub struct Backend {
 #[error("invalid backend {0:?}: expected http://host[:port], such as http://10.0.0.7:8080")]
 pub struct InvalidBackend(String);
 
+/// Whether there is a port which is not one: the parser takes `:99999`, and says that there is no port.
+fn has_unreadable_port(authority: &http::uri::Authority) -> bool {
+    let port = authority.as_str().rsplit_once(':').map(|(_, port)| port);
+    port.is_some_and(|port| !port.contains(']')) && authority.port_u16().is_none()
+}
+
 impl Backend {
     /// A pod by its uid, of which the first eight characters are in the ids of its sessions, and its URL
     /// (`http://10.0.0.7:8080`) or authority (`10.0.0.7:8080`). It is not ready until [`Backend::ready`] says so.
@@ -53,6 +59,7 @@ impl Backend {
         if !is_reachable
             || authority.as_str().contains('@')
             || HeaderValue::try_from(authority.as_str()).is_err()
+            || has_unreadable_port(&authority)
         {
             return Err(invalid());
         }

@@ -5,12 +5,14 @@ mod run;
 mod values;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use exuvia_runtime::LogFormat;
+use exuvia_runtime::{LogFormat, LogLevel, start_logging};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use mcp_proxy::cli::{WRONG_USAGE, WrongUsage, say_error};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::operator::{OperatorArgs, operator_main};
@@ -49,13 +51,12 @@ impl CommonArgs {
         };
         let config = match &self.kubeconfig {
             Some(path) => {
-                let read = Kubeconfig::read_from(path);
-                let read = read.with_context(|| format!("invalid --kubeconfig {:?}", path.display()))?;
-                Config::from_custom_kubeconfig(read, &options).await
+                let wrong = |error| WrongUsage(format!("invalid --kubeconfig {:?}: {error}", path.display()));
+                Config::from_custom_kubeconfig(Kubeconfig::read_from(path).map_err(wrong)?, &options).await
             }
             None => Config::from_kubeconfig(&options).await,
         };
-        config.context("invalid kubeconfig or --context")
+        Ok(config.map_err(|error| WrongUsage(format!("invalid kubeconfig or --context: {error}")))?)
     }
 
     fn pod(&self) -> String {
@@ -63,6 +64,17 @@ impl CommonArgs {
         let name = self.pod_name.clone().filter(|name| !name.is_empty());
         name.unwrap_or_else(|| host().trim().to_owned())
     }
+}
+
+/// Starts the log. A level that is not one is a mistake in the command line.
+fn start_log(format: LogFormat, level: &str) -> Result<LogLevel, ExitCode> {
+    start_logging(format, level).map_err(|error| {
+        say_error(&error.to_string());
+        match error {
+            exuvia_runtime::Error::LogLevel { .. } => ExitCode::from(WRONG_USAGE),
+            _ => ExitCode::FAILURE,
+        }
+    })
 }
 
 /// Ends with SIGTERM or SIGINT.

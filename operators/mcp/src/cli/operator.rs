@@ -6,13 +6,13 @@ use std::time::Duration;
 use clap::Parser;
 use exuvia_runtime::{
     Claim, Events, Health, LeaseSettings, LogLevel, Metrics, Runtime, RuntimeSettings, bind,
-    elect_with_health, serve, start_logging,
+    elect_with_health, serve,
 };
 use exuvia_write::Writer;
 use mcp_proxy::cli::{fail, values::whole};
 use tokio::sync::watch;
 
-use super::{CommonArgs, block_on, stop_signal, values};
+use super::{CommonArgs, block_on, start_log, stop_signal, values};
 use crate::api::OPERATOR_MANAGER;
 use crate::controller::{ServerController, ServerSettings};
 use crate::tools::ToolConfigController;
@@ -28,28 +28,28 @@ pub struct OperatorArgs {
     #[arg(long, env = "MCP_RUNNER_IMAGE", value_name = "IMAGE", value_parser = values::image)]
     pub runner_image: String,
     /// How often a server is looked at although nothing was heard of it
-    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = values::interval)]
+    #[arg(long, env = "MCP_RESYNC", default_value = "10m", value_parser = values::interval, allow_hyphen_values = true)]
     pub resync: Duration,
     /// Watch this namespace only [default: all namespaces]
     #[arg(long, env = "MCP_WATCH_NAMESPACE", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub watch_namespace: Option<String>,
     /// How many servers are worked on at once
-    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4, value_parser = whole::<u16>(1..=65535))]
+    #[arg(long, env = "MCP_CONCURRENCY", default_value_t = 4, value_parser = whole::<u16>(1..=65535), allow_hyphen_values = true)]
     pub concurrency: u16,
     /// The longest pause between two tries of a server that fails
-    #[arg(long, env = "MCP_MAX_BACKOFF", default_value = "5m", value_parser = values::interval)]
+    #[arg(long, env = "MCP_MAX_BACKOFF", default_value = "5m", value_parser = values::interval, allow_hyphen_values = true)]
     pub max_backoff: Duration,
     /// Write only while holding a Lease, so that only one replica works at a time
     #[arg(long, env = "MCP_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub leader_elect: bool,
     /// The Lease's name
-    #[arg(long, env = "MCP_LEASE_NAME", default_value = "mcp-operator")]
+    #[arg(long, env = "MCP_LEASE_NAME", default_value = "mcp-operator", value_parser = values::object_name)]
     pub lease_name: String,
     /// The Lease's namespace [default: the pod's namespace, or the namespace of the kubeconfig's context]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", value_parser = values::namespace)]
     pub lease_namespace: Option<String>,
     /// How long the Lease is valid after a renewal
-    #[arg(long, env = "MCP_LEASE_DURATION", default_value = "15s", value_parser = values::interval)]
+    #[arg(long, env = "MCP_LEASE_DURATION", default_value = "15s", value_parser = values::interval, allow_hyphen_values = true)]
     pub lease_duration: Duration,
     /// The address and port that serve /metrics, /livez, /readyz and /log-level
     #[arg(
@@ -66,9 +66,13 @@ pub struct OperatorArgs {
 
 /// What `main` of `mcp-operator` calls.
 pub fn operator_main(args: &OperatorArgs) -> ExitCode {
-    let started = start_logging(args.common.log_format, &args.common.log_level).map_err(Into::into);
-    let ran = started.and_then(|log_level| block_on(operate(args, log_level)));
-    ran.map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
+    match start_log(args.common.log_format, &args.common.log_level) {
+        Ok(log_level) => {
+            let ran = block_on(operate(args, log_level));
+            ran.map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
+        }
+        Err(code) => code,
+    }
 }
 
 async fn operate(args: &OperatorArgs, log_level: LogLevel) -> anyhow::Result<()> {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use exuvia_rollout::{DEFAULT_FENCE, Names};
-use exuvia_runtime::start_logging;
+use exuvia_runtime::{LogFormat, LogLevel};
 use mcp_proxy::bridge::{Bridge, BridgeSettings};
 use mcp_proxy::cli::values::{address, backend, origin, path};
 use mcp_proxy::cli::{check_program, fail, say_error};
 use mcp_proxy::{Backend, Origins};
 
-use super::values::{duration, image};
-use super::{CommonArgs, block_on, stop_signal};
+use super::values::{duration, image, object_name};
+use super::{CommonArgs, block_on, start_log, stop_signal};
 use crate::runner::{self, GateKind, RunSettings};
 
 /// The runner of one MCP server.
@@ -40,7 +40,7 @@ pub enum RunnerCommand {
     Bridge(BridgeArgs),
     /// Copy this program to a path, for pods that run the bridge
     Install {
-        /// Where to
+        /// The path of the copy
         path: PathBuf,
     },
 }
@@ -62,7 +62,7 @@ pub struct RunArgs {
     #[arg(long, default_value = "default", value_parser = dialect)]
     pub names: Dialect,
     /// The fence around backends, as `exuvia rollout fence` names it: its refusal is a conflict, and the gate decides again
-    #[arg(long, default_value = DEFAULT_FENCE, value_name = "NAME")]
+    #[arg(long, default_value = DEFAULT_FENCE, value_name = "NAME", value_parser = object_name)]
     pub fence: String,
     /// Backends by URL: nothing is applied, and no pods are watched (repeatable)
     #[arg(long = "backend", value_name = "URL", value_parser = backend)]
@@ -74,10 +74,10 @@ pub struct RunArgs {
     #[arg(long, default_value = "[::]:8081", value_name = "ADDRESS:PORT")]
     pub admin_listen: String,
     /// How long a run config that is not the pod's own is waited for
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    #[arg(long, default_value = "60s", value_parser = duration, allow_hyphen_values = true)]
     pub mount_patience: Duration,
     /// How long calls may go on after the signal to stop
-    #[arg(long, default_value = "45s", value_parser = duration)]
+    #[arg(long, default_value = "45s", value_parser = duration, allow_hyphen_values = true)]
     pub grace: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -117,16 +117,22 @@ pub struct BridgeArgs {
 /// What `main` of `mcp-runner` calls.
 pub fn runner_main(args: RunnerArgs) -> ExitCode {
     match args.command {
-        RunnerCommand::Run(args) => match run(*args) {
-            Ok(Ok(())) => ExitCode::SUCCESS,
-            Ok(Err(error)) => {
-                // The server quotes the value that it refuses, and the run config may hold secrets.
-                say_error(&exuvia_write::redact_uncut(&error.to_string()));
-                error.exit_code().into()
-            }
-            Err(error) => fail(&error),
+        RunnerCommand::Run(args) => match start_log(args.common.log_format, &args.common.log_level) {
+            Ok(log_level) => match run(*args, log_level) {
+                Ok(Ok(())) => ExitCode::SUCCESS,
+                Ok(Err(error)) => {
+                    // The server quotes the value that it refuses, and the run config may hold secrets.
+                    say_error(&exuvia_write::redact_uncut(&error.to_string()));
+                    error.exit_code().into()
+                }
+                Err(error) => fail(&error),
+            },
+            Err(code) => code,
         },
-        RunnerCommand::Bridge(args) => bridge(args).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS),
+        RunnerCommand::Bridge(args) => match start_log(LogFormat::default(), &args.log_level) {
+            Ok(_) => bridge(args).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS),
+            Err(code) => code,
+        },
         RunnerCommand::Install { path } => {
             install(&path).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
         }
@@ -134,8 +140,7 @@ pub fn runner_main(args: RunnerArgs) -> ExitCode {
 }
 
 /// The inner error has an exit code of its own.
-fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
-    let log_level = start_logging(args.common.log_format, &args.common.log_level)?;
+fn run(args: RunArgs, log_level: LogLevel) -> anyhow::Result<Result<(), runner::Error>> {
     let names = args.names.0;
     let config_paths = if args.configs.is_empty() {
         names
@@ -173,7 +178,6 @@ fn run(args: RunArgs) -> anyhow::Result<Result<(), runner::Error>> {
 }
 
 fn bridge(args: BridgeArgs) -> anyhow::Result<()> {
-    start_logging(exuvia_runtime::LogFormat::default(), &args.log_level)?;
     if let Some(program) = args.command.first() {
         check_program(program.as_ref())?;
     }

@@ -24,6 +24,15 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// The name of an object, such as a Lease.
+pub(super) fn object_name(text: &str) -> Result<String, &'static str> {
+    if text.len() <= 253 && text.split('.').all(|label| namespace(label).is_ok()) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected at most 253 lower-case letters, digits, '-' and '.', such as mcp-operator")
+    }
+}
+
 /// A duration with a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
     let parsed = exuvia_api::parse_duration(text);
@@ -65,6 +74,8 @@ mod tests {
         for wrong in [
             "--watch-namespace=Bad_",
             "--lease-namespace=",
+            "--lease-name=Bad Name",
+            "--resync=-5s",
             "--concurrency=0",
             "--resync=0s",
             "--resync=soon",

@@ -11,9 +11,10 @@ use serde_json::Value;
 use super::Error;
 use super::build::{Intended, Prepared, owner_reference};
 use super::child::{ChildKind, controller_of};
+use super::overruled::Overruled;
 use super::restart::Pending;
 use crate::api::{EPOCH, MCPServer, RESTART_MARK};
-use crate::scale;
+use crate::{ports, scale};
 
 /// A server whose children are as they should be.
 #[derive(Debug)]
@@ -25,16 +26,28 @@ pub(crate) struct Applied {
     pub(crate) deployment: Option<Deployment>,
     /// Names of run configs that were removed.
     pub(crate) removed: Vec<String>,
+    /// Children that are not as they were applied, because admission changes them.
+    pub(crate) overruled: Vec<&'static str>,
 }
 
 /// Applies. What is as it should be costs no request.
-pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
+pub(crate) async fn apply(
+    client: &Client,
+    writer: &Writer,
+    prepared: Prepared,
+    known: &Overruled,
+) -> Result<Applied, Error> {
     let namespace = prepared.accepted.namespace.clone();
     let mut deployment = None;
-    let mut server = note_epoch(client, writer, &prepared).await?;
+    let mut overruled = Vec::new();
+    // First, because its name may be taken, and then nothing else may be written. By itself it rolls nothing out.
     ensure_config(client, writer, &prepared).await?;
+    let mut server = note_epoch(client, writer, &prepared).await?;
     for child in &prepared.children {
-        let live = apply_child(client, writer, &prepared, child).await?;
+        let (live, is_overruled) = apply_child(client, writer, &prepared, child, known).await?;
+        if is_overruled {
+            overruled.push(child.kind.resource_name());
+        }
         if child.kind == ChildKind::Deployment {
             deployment = live.try_parse().ok();
         }
@@ -54,6 +67,7 @@ pub(crate) async fn apply(client: &Client, writer: &Writer, prepared: Prepared) 
         server,
         deployment,
         removed,
+        overruled,
     })
 }
 
@@ -70,21 +84,30 @@ async fn note_epoch(client: &Client, writer: &Writer, prepared: &Prepared) -> Re
     Ok(noted.object)
 }
 
-/// The child as it is afterwards.
+/// The child as it is afterwards, and whether that is not what was applied.
 async fn apply_child(
     client: &Client,
     writer: &Writer,
     prepared: &Prepared,
     child: &Intended,
-) -> Result<DynamicObject, Error> {
+    known: &Overruled,
+) -> Result<(DynamicObject, bool), Error> {
     let found = &prepared.accepted.found;
     let api = child.kind.api(client, &prepared.accepted.namespace);
     if let Some(live) = found.children.get(&child.kind) {
         if !child.is_drifted(live, writer.field_manager()) {
-            return Ok(live.clone());
+            return Ok((live.clone(), false));
+        }
+        if known.is_known(child, live) {
+            return Ok((live.clone(), true));
         }
         // A crash in the middle of a creation leaves it owned in another way.
         let mut live = writer.own_as_applied(&api, live).await?.object;
+        if child.kind == ChildKind::Service
+            && let Some(cleared) = ports::make_room(writer, &api, &live, child.intent.body()).await?
+        {
+            live = cleared;
+        }
         if child.kind == ChildKind::Deployment
             && let Some(kept) = scale::keep(writer, &api, &live, child.intent.body()).await?
         {
@@ -95,10 +118,12 @@ async fn apply_child(
         let how = Apply::default()
             .force()
             .only_at(live.uid().unwrap_or_default(), version);
-        return Ok(writer.apply(&api, &child.stamped(), &how).await?);
+        let applied = writer.apply(&api, &child.stamped(), &how).await?;
+        let is_overruled = known.note(child, &applied, writer.field_manager());
+        return Ok((applied, is_overruled));
     }
     let object = child.intent.object(&child.stamped());
-    Ok(writer.create_applied(&api, &object).await?)
+    Ok((writer.create_applied(&api, &object).await?, false))
 }
 
 /// Makes the run config, unless it is there.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::child::ChildKind;
 use super::restart::Restart;
-use super::validate::Accepted;
+use super::validate::{Accepted, Rejection};
 use crate::api::{EPOCH, GROUP, PART_BACKEND, PART_LABEL, PART_PROXY, SERVER_LABEL};
 use crate::run_config::{FILE, RunConfig};
 use crate::runner::backend::{PARALLEL, headless_service, stateful_set};
@@ -61,6 +61,16 @@ impl Intended {
 impl Prepared {
     pub(crate) fn restart(&self) -> &Restart {
         &self.accepted.restart
+    }
+
+    /// An epoch that would not be believed later is never issued: after it, epochs would begin again, and an older runner could win.
+    pub(crate) fn epoch_rejection(&self) -> Option<Rejection> {
+        (self.token.epoch >= IMPLAUSIBLE_EPOCH).then(|| Rejection {
+            reason: "EpochTooHigh",
+            message: format!(
+                "no epoch is left below {IMPLAUSIBLE_EPOCH}: somebody raised {EPOCH}; delete this MCPServer and create it again"
+            ),
+        })
     }
 }
 

@@ -5,6 +5,7 @@ mod build;
 mod child;
 mod dereference;
 mod handshake;
+mod overruled;
 mod refused;
 mod rehearse;
 mod remove;
@@ -35,6 +36,7 @@ use self::apply::Applied;
 use self::build::Prepared;
 use self::child::ChildKind;
 use self::handshake::{Handshake, shake_hands};
+use self::overruled::Overruled;
 use self::validate::Rejection;
 use crate::api::{FINALIZER, MCPServer, SERVER_CRD, SERVER_LABEL, condition};
 use crate::naming;
@@ -56,8 +58,9 @@ pub struct ServerController {
     events: Events,
     metrics: Metrics,
     settings: ServerSettings,
-    /// The last warning about each server, so that it is published once.
-    warned: Mutex<HashMap<String, String>>,
+    /// The last warning of each sort about each server, so that it is published once.
+    warned: Mutex<HashMap<(String, &'static str), String>>,
+    overruled: Overruled,
 }
 
 /// Settings of the controller.
@@ -136,6 +139,7 @@ impl ServerController {
             metrics,
             settings,
             warned: Mutex::default(),
+            overruled: Overruled::default(),
         }
     }
 
@@ -152,7 +156,8 @@ impl ServerController {
         let accepted = match validate::validate(found, Timestamp::now()) {
             Ok(accepted) => accepted,
             Err((found, rejection)) => {
-                self.reject(&found.server, &rejection).await?;
+                let serving = update_status::Serving::new(&found);
+                self.reject(&found.server, &rejection, serving).await?;
                 // Nobody tells when an object goes that is not ours.
                 return Ok(Next::After(match rejection.reason {
                     validate::NAME_TAKEN => LOOK_AGAIN.min(self.settings.resync),
@@ -160,12 +165,22 @@ impl ServerController {
                 }));
             }
         };
-        self.warn(&accepted.found.server, accepted.restart.problem.as_deref())
+        let problem = accepted.restart.problem.clone();
+        self.warn(&accepted.found.server, "InvalidRestart", "Restart", problem)
             .await;
         let asked = accepted.found.server.clone();
+        let serving = update_status::Serving::new(&accepted.found);
         let prepared = build::build(accepted, &self.settings.runner_image)?;
-        let applied = match Box::pin(rehearse_and_apply(client, writer, prepared)).await {
-            Err(Error::Write(error)) if error.class() == ErrorClass::Conflict => {
+        if let Some(rejection) = prepared.epoch_rejection() {
+            self.reject(&asked, &rejection, serving).await?;
+            return Ok(Next::After(self.settings.resync));
+        }
+        let applied = match Box::pin(rehearse_and_apply(client, writer, prepared, &self.overruled)).await {
+            // Somebody else's object of that name is not a race: it is still there when we look again.
+            Err(Error::Write(error))
+                if error.class() == ErrorClass::Conflict
+                    && !matches!(error, exuvia_write::Error::Foreign { .. }) =>
+            {
                 // Somebody wrote since we looked. What to do about it follows from what is there now.
                 tracing::debug!(%error, "somebody else wrote; looking again");
                 return Ok(Next::Retry);
@@ -174,7 +189,7 @@ impl ServerController {
                 let Some(rejection) = refused::rejection(&asked, &error) else {
                     return Err(error);
                 };
-                self.reject(&asked, &rejection).await?;
+                self.reject(&asked, &rejection, serving).await?;
                 return Ok(Next::Retry); // nothing failed: it is asked again with growing pauses
             }
             Ok(applied) => applied,
@@ -192,6 +207,13 @@ impl ServerController {
                 "removed run configs that were not in use"
             );
         }
+        self.warn(
+            &applied.server,
+            "ChildChanged",
+            "Apply",
+            overruled_in_words(&applied),
+        )
+        .await;
         let handshake = handshake(&applied).await;
         let verdict = update_status::verdict(&applied, &handshake);
         update_status::update_status(client, writer, &applied.server, &verdict).await?;
@@ -202,7 +224,12 @@ impl ServerController {
     }
 
     /// Says that a server is not accepted, in its status, and once in an event and in the log: the status knows what was said.
-    async fn reject(&self, server: &MCPServer, rejection: &Rejection) -> Result<(), Error> {
+    async fn reject(
+        &self,
+        server: &MCPServer,
+        rejection: &Rejection,
+        serving: update_status::Serving,
+    ) -> Result<(), Error> {
         let Rejection { reason, message } = rejection;
         if update_status::is_news(server, rejection) {
             let (name, namespace) = (server.name_any(), server.namespace());
@@ -213,13 +240,20 @@ impl ServerController {
                 .publish(&about, EventKind::Warning, reason, "Accept", note)
                 .await;
         }
-        let verdict = update_status::rejected(server, rejection);
+        let verdict = update_status::rejected(server, rejection, serving);
         update_status::update_status(&self.client, &self.writer, server, &verdict).await
     }
 
-    /// Publishes a warning about the annotations, once for each text.
-    async fn warn(&self, server: &MCPServer, problem: Option<&str>) {
+    /// Publishes a warning of this sort, once for each text.
+    async fn warn(
+        &self,
+        server: &MCPServer,
+        reason: &'static str,
+        action: &'static str,
+        problem: Option<String>,
+    ) {
         let key = format!("{}/{}", server.namespace().unwrap_or_default(), server.name_any());
+        let key = (key, reason);
         let Some(problem) = problem else {
             self.warned
                 .lock()
@@ -231,17 +265,17 @@ impl ServerController {
             .warned
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, problem.to_owned());
-        if before.as_deref() != Some(problem) {
+            .insert(key, problem.clone());
+        if before.as_ref() != Some(&problem) {
             tracing::warn!(server = server.name_any(), "{problem}");
             let about = reference(server);
             self.events
                 .publish(
                     &about,
                     EventKind::Warning,
-                    "InvalidRestart",
-                    "Restart",
-                    Redacted::ours(problem),
+                    reason,
+                    action,
+                    Redacted::ours(&problem),
                 )
                 .await;
         }
@@ -283,9 +317,24 @@ impl ServerController {
 }
 
 /// Nothing is written before the server has taken the backend as a dry run.
-async fn rehearse_and_apply(client: &Client, writer: &Writer, prepared: Prepared) -> Result<Applied, Error> {
+async fn rehearse_and_apply(
+    client: &Client,
+    writer: &Writer,
+    prepared: Prepared,
+    known: &Overruled,
+) -> Result<Applied, Error> {
     rehearse::rehearse(client, writer, &prepared).await?;
-    Box::pin(apply::apply(client, writer, prepared)).await
+    Box::pin(apply::apply(client, writer, prepared, known)).await
+}
+
+/// That admission changes children, if it does.
+fn overruled_in_words(applied: &Applied) -> Option<String> {
+    let children = applied.overruled.join(", ");
+    (!children.is_empty()).then(|| {
+        format!(
+            "{children} of this server is not as the operator applied it: a mutating webhook or policy changes it, and has the last word"
+        )
+    })
 }
 
 /// Shakes hands if that is due: the roll-out is done, and was not verified yet.
@@ -386,7 +435,7 @@ impl Controller for ServerController {
                     self.warned
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .remove(&key);
+                        .retain(|(warned, _), _| *warned != key);
                 }
                 Seen::Synced => own_counter(),
             },
@@ -396,6 +445,7 @@ impl Controller for ServerController {
 
     fn forget(&self) {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.overruled.clear();
     }
 
     async fn reconcile(&self, key: &str, _: Signal) -> Result<Next, Error> {

@@ -6,7 +6,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::validate::Rejection;
+use super::validate::{NAME_TAKEN, Rejection};
 use crate::api::MCPServer;
 
 /// So many fields are named. A spec may be wrong in a hundred.
@@ -22,6 +22,14 @@ pub(super) fn rejection(server: &MCPServer, error: &super::Error) -> Option<Reje
         super::Error::Write(error) if error.class() == ErrorClass::Invalid => {
             ("InvalidChild", refused(server, error, ""))
         }
+        super::Error::Write(Error::Foreign { target }) => (
+            NAME_TAKEN,
+            redacted!(
+                "{} {} has other content than this server's run config, or is being deleted; remove it, with its finalizers",
+                Name(&target.resource),
+                Name(&target.name)
+            ),
+        ),
         _ => return None,
     };
     Some(Rejection {

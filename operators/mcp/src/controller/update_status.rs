@@ -1,11 +1,13 @@
 //! Step 5: what people see. What it is follows from the children (pure); it is written only where it changed.
 
 use exuvia_write::{Redacted, Writer, conditions};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Client, ResourceExt};
 
 use super::Error;
 use super::apply::Applied;
+use super::dereference::Found;
 use super::handshake::Handshake;
 use super::rolled_out::{Compared, rolled_out};
 use super::validate::Rejection;
@@ -74,28 +76,46 @@ impl Applied {
 }
 
 fn progress(compared: &Compared<'_>) -> Progress {
-    let proxy_status = compared
-        .deployment
-        .and_then(|deployment| deployment.status.as_ref());
-    let ready_proxies = proxy_status.and_then(|status| status.ready_replicas).unwrap_or(0);
-    let ready_backends = compared
-        .backend
-        .and_then(|backend| backend.status.as_ref()?.ready_replicas)
-        .unwrap_or(0);
-    let available = match (ready_proxies, ready_backends) {
-        (0, _) => Fact::new(condition::AVAILABLE, false, "NoProxy", "no proxy is ready"),
-        (_, 0) => Fact::new(
-            condition::AVAILABLE,
-            false,
-            "NoBackend",
-            "no backend pod is ready",
-        ),
-        _ => Fact::new(condition::AVAILABLE, true, "Serving", "clients are served"),
-    };
+    let Serving {
+        available,
+        ready_replicas,
+    } = Serving::from_children(compared.deployment, compared.backend);
     Progress {
         available,
         rolled_out: rolled_out(compared),
-        ready_replicas: ready_proxies,
+        ready_replicas,
+    }
+}
+
+/// Whether clients are served, by what is there: it is so of a server that is not accepted, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Serving {
+    available: Fact,
+    /// Of the proxy.
+    ready_replicas: i32,
+}
+
+impl Serving {
+    pub(crate) fn new(found: &Found) -> Self {
+        Self::from_children(found.deployment.as_ref(), found.backend.as_ref())
+    }
+
+    fn from_children(deployment: Option<&Deployment>, backend: Option<&StatefulSet>) -> Self {
+        let ready_proxies = deployment
+            .and_then(|deployment| deployment.status.as_ref()?.ready_replicas)
+            .unwrap_or(0);
+        let ready_backends = backend
+            .and_then(|backend| backend.status.as_ref()?.ready_replicas)
+            .unwrap_or(0);
+        let (holds, reason, message) = match (ready_proxies, ready_backends) {
+            (0, _) => (false, "NoProxy", "no proxy is ready"),
+            (_, 0) => (false, "NoBackend", "no backend pod is ready"),
+            _ => (true, "Serving", "clients are served"),
+        };
+        Self {
+            available: Fact::new(condition::AVAILABLE, holds, reason, message),
+            ready_replicas: ready_proxies,
+        }
     }
 }
 
@@ -151,13 +171,13 @@ pub(crate) fn verdict(applied: &Applied, handshake: &Handshake) -> Verdict {
 }
 
 /// What is true of a server that cannot be run: what runs already is left alone.
-pub(crate) fn rejected(server: &MCPServer, rejection: &Rejection) -> Verdict {
+pub(crate) fn rejected(server: &MCPServer, rejection: &Rejection, serving: Serving) -> Verdict {
     let before = server.status.clone().unwrap_or_default();
     Verdict {
         phase: Phase::Failed,
         message: rejection.message.clone(),
         url: before.url,
-        ready_replicas: before.ready_replicas,
+        ready_replicas: Some(serving.ready_replicas),
         epoch: before.epoch,
         server_info: before.server_info,
         conditions: vec![
@@ -167,6 +187,7 @@ pub(crate) fn rejected(server: &MCPServer, rejection: &Rejection) -> Verdict {
                 rejection.reason,
                 rejection.message.clone(),
             ),
+            serving.available,
             // What runs is of an earlier spec, or of none.
             Fact::new(
                 condition::ROLLED_OUT,
@@ -253,7 +274,8 @@ mod tests {
         }))
         .unwrap();
         assert!(is_news(&server, &rejection("none")));
-        let verdict = rejected(&server, &rejection("none"));
+        let nothing_runs = Serving::from_children(None, None);
+        let verdict = rejected(&server, &rejection("none"), nothing_runs);
         put(&mut server, &verdict);
         assert!(!is_news(&server, &rejection("none")));
         server.metadata.generation = Some(2);

@@ -77,6 +77,12 @@ fn rejection(found: &Found) -> Option<Rejection> {
                 .to_owned(),
         );
     }
+    if server.spec.image.trim().is_empty() || server.spec.image.contains(char::is_whitespace) {
+        return rejected(
+            "InvalidImage",
+            "invalid image: expected one without spaces, such as example.com/mcp/everything:1.0".to_owned(),
+        );
+    }
     if server.spec.proxy_port == ADMIN_PORT {
         return rejected(
             "InvalidPort",

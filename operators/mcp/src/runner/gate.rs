@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use exuvia_rollout::{
-    Action, CompatGate, Generation, Intent, Names, ObjectRef, Ours, Outcome, StampOn, Stamps, StrictGate,
-    Token,
+    Action, CompatGate, FoundStamps, Generation, Intent, Names, ObjectRef, Ours, Outcome, StampOn, Stamps,
+    StrictGate, Token, hash_value,
 };
 use exuvia_runtime::{Health, Metrics};
-use exuvia_write::{Apply, Redacted, Writer};
+use exuvia_write::{Apply, ErrorClass, Redacted, Writer};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
+use serde_json::json;
 
 use super::backend::{PARALLEL, headless_service, stateful_set};
 use super::changes::{Expected, Left, Pause};
@@ -19,7 +20,7 @@ use super::report::Reporter;
 use super::{BACKEND_CHECK, Error, GateKind, RunSettings, changes, next, ready};
 use crate::api::MCPServer;
 use crate::run_config::{FoundConfig, RunConfig};
-use crate::{naming, scale};
+use crate::{naming, ports, scale};
 
 /// How long after a failure the gate is asked again, once the runner serves.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -53,13 +54,14 @@ impl Runner {
         generation.log(&names.generation_env);
         let ours = Ours {
             token,
-            config_hash: Some(found.hash.clone()),
+            config_hash: Some(hash_in_force(found, settings.image.as_deref())),
             config: found.whole,
             generation,
         };
         let config = found.config.clone();
+        let image = settings.image.clone().unwrap_or_else(|| config.image.clone());
         Self {
-            image: settings.image.clone().unwrap_or_else(|| config.image.clone()),
+            image,
             gate: settings.gate,
             fence: settings.fence.clone(),
             reporter: Reporter::new(client.clone(), writer.clone(), settings.pod.clone(), metrics),
@@ -256,10 +258,13 @@ impl Runner {
             stamp_on: StampOn::Object,
             ..self.names.clone()
         };
-        let outcome = self
-            .strict(self.service(), names)
-            .admit(&intent, &self.ours)
-            .await?;
+        let gate = self.strict(self.service(), names);
+        let outcome = match gate.admit(&intent, &self.ours).await {
+            Err(error) if is_invalid(&error) && self.make_room(&intent).await? => {
+                gate.admit(&intent, &self.ours).await?
+            }
+            admitted => admitted?,
+        };
         if outcome.decision.action != Action::Nothing {
             tracing::info!(
                 service = self.config.name,
@@ -268,6 +273,27 @@ impl Runner {
             );
         }
         Ok((intent, outcome))
+    }
+
+    /// Takes away what somebody made of the Service's ports, if ours do not fit next to it and no newer runner applied the Service since.
+    /// Whether anything was done about it.
+    async fn make_room(&self, intent: &Intent) -> Result<bool, Error> {
+        let service = self.service();
+        let Some(live) = self.read(&service).await? else {
+            return Ok(false);
+        };
+        let value = serde_json::to_value(&live).unwrap_or_default();
+        let stamps = FoundStamps::of_object(&value, &self.names);
+        let is_ahead = match (stamps.token.found(), &self.ours.token) {
+            (Some(theirs), Some(ours)) => theirs.uid != ours.uid || theirs.epoch > ours.epoch,
+            (theirs, _) => theirs.is_some(),
+        };
+        if is_ahead {
+            return Ok(false);
+        }
+        let api = service.api(&self.client);
+        let cleared = ports::make_room(&self.writer, &api, &live, intent.body()).await?;
+        Ok(cleared.is_some())
     }
 
     /// The object as the gate left it. A creation is two writes, and what it returns may have an edit in it that came between.
@@ -315,6 +341,19 @@ impl Runner {
         )
         .await
     }
+}
+
+/// The hash of the run config as it is carried out. An image that is given by hand makes it another one than that of the pods, so that at
+/// the same epoch the Deployment decides against it (row 12).
+fn hash_in_force(found: &FoundConfig, image: Option<&str>) -> String {
+    match image.filter(|image| *image != found.config.image) {
+        Some(image) => hash_value(&json!([found.hash, image])),
+        None => found.hash.clone(),
+    }
+}
+
+fn is_invalid(error: &exuvia_rollout::Error) -> bool {
+    matches!(error, exuvia_rollout::Error::Write(error) if error.class() == ErrorClass::Invalid)
 }
 
 /// Somebody else is at work. What clients have with us goes on.

@@ -97,6 +97,22 @@ async fn edits_are_taken_back_and_a_late_write_of_an_old_runner_changes_nothing(
     })
     .await;
 
+    // Edits after which our port does not fit next to what is there: without a name, or with ours and another number.
+    for ports in [
+        json!([{"port": 1}]),
+        json!([{"name": "mcp", "port": 9999, "targetPort": "mcp"}]),
+    ] {
+        let edit = Patch::Merge(json!({"spec": {"ports": ports}}));
+        services
+            .patch("a-backend", &PatchParams::default(), &edit)
+            .await
+            .unwrap();
+        service_when(&world, "its port is back, alone", |found| {
+            port(found) == Some(8080) && found.spec.as_ref().unwrap().ports.as_ref().unwrap().len() == 1
+        })
+        .await;
+    }
+
     // The old runner's next write of the Service is on its way while a newer runner applies its own.
     let (arrived, arrivals) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();

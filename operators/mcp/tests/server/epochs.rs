@@ -100,6 +100,43 @@ async fn a_write_of_an_old_leader_that_arrives_late_changes_nothing() {
     assert_eq!(after.spec.template, third.spec.template);
 }
 
+/// After the highest epoch that is believed they would begin at 1 again, and runners of before would win.
+#[tokio::test]
+async fn an_epoch_that_would_not_be_believed_is_never_issued() {
+    let world = World::new("highest").await;
+    let _kubelet = Kubelet::fake(&world);
+    let _operator = Operator::start(&world, &["--resync=300ms"]);
+    let server = world.create_server("a", spec("example.com/mcp:1")).await;
+    let uid = server.uid().unwrap();
+    world.deployment_when("a", "is there", |_| true).await;
+    world
+        .annotate("a", EPOCH, &format!("{uid}/999999999998 raised-by-hand"))
+        .await;
+    let highest = format!("{uid}/999999999999");
+    let is_highest =
+        |deployment: &Deployment| template_annotation(deployment, FENCE).as_deref() == Some(highest.as_str());
+    let before = world
+        .deployment_when("a", "the epoch goes on from there", is_highest)
+        .await;
+    world
+        .patch_server("a", json!({"spec": {"image": "example.com/mcp:2"}}))
+        .await;
+    world
+        .server_when("a", "it says that no epoch is left", |server| {
+            let status = server.status.clone().unwrap_or_default();
+            let mut facts = status.conditions.iter();
+            facts.any(|fact| fact.type_ == condition::ACCEPTED && fact.reason == "EpochTooHigh")
+        })
+        .await;
+    let after = world.deployment_when("a", "is there", |_| true).await;
+    assert_eq!(
+        after.spec.template, before.spec.template,
+        "nothing was rolled out"
+    );
+    let note = world.server("a").await.annotations()[EPOCH].clone();
+    assert!(note.starts_with(&format!("{highest} ")), "{note}");
+}
+
 #[tokio::test]
 async fn what_runners_can_write_moves_no_epoch() {
     let world = World::new("absurd").await;

@@ -243,16 +243,13 @@ async fn two_runners_with_one_epoch_are_decided_by_the_deployment() {
     let _kubelet = Kubelet::fake(&world);
     let server = world.create_server("a", spec("example.com/mcp:1")).await;
     let token = format!("{}/1", server.uid().unwrap());
-    let path = lone.config(&world, "example.com/mcp:1", 1);
-    let hash = exuvia_rollout::hash_bytes(&std::fs::read(&path).unwrap());
+    lone.config(&world, "example.com/mcp:1", 1);
     lone.start(&world, &[("MCP_FENCE", &token)], &[]).ready().await;
 
     // Another image with the same epoch, and no Deployment that says that it is the current one.
-    let other = lone.start(
-        &world,
-        &[("MCP_FENCE", &token)],
-        &["--image=example.com/mcp:other"],
-    );
+    let path = lone.config(&world, "example.com/mcp:other", 1);
+    let hash = exuvia_rollout::hash_bytes(&std::fs::read(&path).unwrap());
+    let other = lone.start(&world, &[("MCP_FENCE", &token)], &[]);
     other.logs("decision=skip").await;
     other.logs("another pod of the same epoch").await;
     let labels = json!({"app": "a"});
@@ -270,15 +267,23 @@ async fn two_runners_with_one_epoch_are_decided_by_the_deployment() {
         .create(&PostParams::default(), &deployment)
         .await
         .unwrap();
-    let other = lone.start(
-        &world,
-        &[("MCP_FENCE", &token)],
-        &["--image=example.com/mcp:other"],
-    );
+    let other = lone.start(&world, &[("MCP_FENCE", &token)], &[]);
     other.logs("decision=apply").await;
     other.ready().await;
     let backend = world.backend_when("a", "is there", |_| true).await;
     assert_eq!(image(&backend), "example.com/mcp:other");
+
+    // The run config of the Deployment, but an image by hand: that is not what the Deployment's pods apply.
+    let by_hand = lone.start(
+        &world,
+        &[("MCP_FENCE", &token)],
+        &["--image=example.com/mcp:evil"],
+    );
+    by_hand.logs("decision=skip").await;
+    by_hand.ready().await;
+    let after = world.backend_when("a", "is there", |_| true).await;
+    assert_eq!(image(&after), "example.com/mcp:other");
+    assert_eq!(after.metadata.generation, backend.metadata.generation);
 
     // Stamps that somebody erased are put back.
     let erased =
@@ -287,11 +292,7 @@ async fn two_runners_with_one_epoch_are_decided_by_the_deployment() {
     sets.patch("a-backend", &PatchParams::default(), &Patch::Merge(erased))
         .await
         .unwrap();
-    let again = lone.start(
-        &world,
-        &[("MCP_FENCE", &token)],
-        &["--image=example.com/mcp:other"],
-    );
+    let again = lone.start(&world, &[("MCP_FENCE", &token)], &[]);
     again.ready().await;
     let backend = world.backend_when("a", "it is stamped again", |backend| {
         backend.annotations().get("exuvia.dev/fence") == Some(&token)

@@ -19,6 +19,7 @@ mod gate;
 mod life;
 mod names;
 mod outrun;
+mod overruled;
 mod recovery;
 mod refused;
 mod replay;

@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
 use mcp_operator::api::{MCPServer, condition};
@@ -257,4 +257,74 @@ async fn what_cannot_be_run_is_said_in_a_condition() {
             is_true(server, condition::ACCEPTED)
         })
         .await;
+}
+
+/// A run config is named by its content, and somebody may have an object of that name, or hold ours while it is deleted.
+#[tokio::test]
+async fn a_run_config_whose_name_is_taken_is_told_before_anything_is_made() {
+    let world = World::new("taken-config").await;
+    let _kubelet = Kubelet::running(&world, None);
+    let _operator = Operator::start(&world, &["--resync=300ms"]);
+    world.create_server("a", spec("example.com/mcp:1")).await;
+    world
+        .server_when("a", "it is ready", |server| is_true(server, condition::READY))
+        .await;
+    let configs: Api<ConfigMap> = world.api();
+    let name = world.run_configs("a").await[0].name_any();
+    let held = |finalizers: &[&str]| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+
+    // A backup tool holds the one that is in use, somebody deletes it, and the Deployment goes as well.
+    let params = PatchParams::default();
+    configs
+        .patch(&name, &params, &held(&["example.com/backup"]))
+        .await
+        .unwrap();
+    configs.delete(&name, &DeleteParams::default()).await.unwrap();
+    let deployments: Api<Deployment> = world.api();
+    deployments.delete("a", &DeleteParams::default()).await.unwrap();
+    world
+        .server_when(
+            "a",
+            "it says that the run config is in the way, and nothing serves",
+            |server| {
+                let is_unavailable = |server: &MCPServer| {
+                    let status = server.status.as_ref().unwrap();
+                    let mut facts = status.conditions.iter();
+                    facts.any(|fact| fact.type_ == condition::AVAILABLE && fact.reason == "NoProxy")
+                };
+                is_taken(server, &name) && is_unavailable(server)
+            },
+        )
+        .await;
+    assert_eq!(live::<Deployment>(&world, "a").await, None);
+    configs.patch(&name, &params, &held(&[])).await.unwrap();
+    world
+        .server_when("a", "it is ready again", |server| {
+            is_true(server, condition::READY)
+        })
+        .await;
+
+    // The next server of that name has the same run config, but somebody else's object has its name.
+    let servers: Api<MCPServer> = world.api();
+    servers.delete("a", &DeleteParams::default()).await.unwrap();
+    until("the server and its run config are gone", async || {
+        let is_gone = servers.get_opt("a").await.unwrap().is_none();
+        is_gone && configs.get_opt(&name).await.unwrap().is_none()
+    })
+    .await;
+    let theirs = make::<ConfigMap>(
+        &world,
+        json!({"metadata": {"name": name}, "data": {"runconfig.json": "{}"}}),
+    )
+    .await;
+    world.create_server("a", spec("example.com/mcp:1")).await;
+    let told = world
+        .server_when("a", "it says whose name it is", |server| is_taken(server, &name))
+        .await;
+    assert!(
+        !told.annotations().contains_key("mcp.exuvia.dev/epoch"),
+        "{told:?}"
+    );
+    assert_eq!(live::<Deployment>(&world, "a").await, None);
+    assert_eq!(live::<ConfigMap>(&world, &name).await, Some(theirs));
 }

@@ -182,6 +182,28 @@ fn a_command_line_with_which_nothing_could_work_is_refused_in_one_sentence() {
             &["runn"],
             "invalid command \"runn\": expected run, bridge, install or help",
         ),
+        (
+            &["run", "--backend=http://127.0.0.1:99999"],
+            "invalid --backend \"http://127.0.0.1:99999\": expected http://host[:port] without a path, such as http://10.0.0.7:8080",
+        ),
+        (
+            &["run", "--mount-patience", "-5s"],
+            "invalid --mount-patience \"-5s\": expected a number with a unit, such as 500ms, 60s, 15m or 1h",
+        ),
+        (
+            &["run", "--fence=Bad Name"],
+            "invalid --fence \"Bad Name\": expected at most 253 lower-case letters, digits, '-' and '.', such as mcp-operator",
+        ),
+        (
+            &["run", "--log-level=loud"],
+            "invalid log level \"loud\": expected error, warn, info, debug or trace, or directives such as \
+             info,exuvia_runtime=debug",
+        ),
+        (
+            &["run", "--kubeconfig=/nonexistent/config"],
+            "invalid --kubeconfig \"/nonexistent/config\": failed to read kubeconfig from '\"/nonexistent/config\"': \
+             No such file or directory (os error 2)",
+        ),
     ] {
         assert_says(RUNNER, args, 2, sentence);
     }
@@ -206,6 +228,14 @@ fn a_command_line_with_which_nothing_could_work_is_refused_in_one_sentence() {
         (
             &["--runner-image=i", "--resync=0s"],
             "invalid --resync \"0s\": expected more than 0s, such as 10m",
+        ),
+        (
+            &["--runner-image=i", "--lease-name=Bad Name"],
+            "invalid --lease-name \"Bad Name\": expected at most 253 lower-case letters, digits, '-' and '.', such as mcp-operator",
+        ),
+        (
+            &["--runner-image=i", "--leader-elect=false", "--leader-elect=true"],
+            "--leader-elect is given more than once: give it once",
         ),
         (
             &["--runner-imag=i"],

@@ -34,7 +34,7 @@ struct Args {
     #[arg(long, default_value_t = 1800, value_name = "SECONDS", value_parser = values::whole::<u32>(1..=u32::MAX.into()))]
     idle: u32,
     /// How many seconds calls may go on after SIGTERM
-    #[arg(long, default_value_t = 25, value_name = "SECONDS", value_parser = values::whole::<u32>(0..=u32::MAX.into()))]
+    #[arg(long, default_value_t = 25, value_name = "SECONDS", value_parser = values::whole::<u32>(0..=u32::MAX.into()), allow_hyphen_values = true)]
     grace: u32,
     /// The program and its arguments, after --
     #[arg(last = true, required = true)]

@@ -25,7 +25,7 @@ struct Args {
     #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = values::origin)]
     allowed_origins: Vec<String>,
     /// Largest request body
-    #[arg(long, default_value_t = 16 * 1024 * 1024, value_name = "BYTES", value_parser = values::whole::<u64>(1..=u64::MAX))]
+    #[arg(long, default_value_t = 16 * 1024 * 1024, value_name = "BYTES", value_parser = values::whole::<u64>(1..=u64::MAX), allow_hyphen_values = true)]
     max_body_bytes: u64,
     /// Put before the path in the `endpoint` event of the old SSE transport
     #[arg(long, default_value = "", value_name = "PATH", value_parser = values::prefix)]
@@ -43,7 +43,7 @@ struct Args {
     #[arg(long, default_value = "", value_name = "PATH", value_parser = values::prefix)]
     target_path: String,
     /// How many seconds calls may go on after SIGTERM
-    #[arg(long, default_value_t = 25, value_name = "SECONDS", value_parser = values::whole::<u32>(0..=u32::MAX.into()))]
+    #[arg(long, default_value_t = 25, value_name = "SECONDS", value_parser = values::whole::<u32>(0..=u32::MAX.into()), allow_hyphen_values = true)]
     grace: u32,
     /// Threads that serve [default: one per core]
     #[arg(long, value_name = "N", value_parser = values::whole::<u16>(1..=65535))]

@@ -17,10 +17,19 @@ pub fn say_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "error: {}", without_passwords(&one_line(text)));
 }
 
+/// A mistake in the command line that is found only when it is carried out, such as a file that is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongUsage(pub String);
+
 /// Says why the program ends, with all causes, and returns the exit code for it.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     say_error(&format!("{error:#}"));
-    ExitCode::FAILURE
+    if error.is::<WrongUsage>() {
+        ExitCode::from(WRONG_USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn one_line(text: &str) -> String {

@@ -18,6 +18,9 @@ pub enum MissingProgram {
     /// Nothing is at that path.
     #[error("cannot start {0:?}: no such file")]
     NoFile(OsString),
+    /// A directory is at that path.
+    #[error("cannot start {0:?}: it is a directory; expected a program")]
+    Directory(OsString),
     /// What is at that path is not a program.
     #[error("cannot start {0:?}: not an executable file; `chmod +x` makes a program of a script")]
     NotExecutable(OsString),
@@ -35,6 +38,7 @@ fn check_in(program: &OsStr, path: &OsStr) -> Result<(), MissingProgram> {
         let file = Path::new(program);
         return match file.metadata() {
             Err(_) => Err(MissingProgram::NoFile(own())),
+            Ok(found) if found.is_dir() => Err(MissingProgram::Directory(own())),
             Ok(_) if is_executable(file) => Ok(()),
             Ok(_) => Err(MissingProgram::NotExecutable(own())),
         };
@@ -81,6 +85,6 @@ mod tests {
             assert_eq!(check(path.as_ref()), Err(MissingProgram::NoFile(path.into())));
         }
         let own = directory.path().as_os_str();
-        assert_eq!(check(own), Err(MissingProgram::NotExecutable(own.to_owned())));
+        assert_eq!(check(own), Err(MissingProgram::Directory(own.to_owned())));
     }
 }

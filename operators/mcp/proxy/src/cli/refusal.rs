@@ -176,9 +176,10 @@ impl Chosen {
     }
 }
 
-/// `--listen <ADDR>` as `--listen`, `[COMMAND]...` as `COMMAND`.
+/// `--listen <ADDR>` as `--listen`, `--elect[=<BOOL>]` as `--elect`, `[COMMAND]...` as `COMMAND`.
 fn bare(arg: &str) -> String {
     let name = arg.split(' ').next().unwrap_or_default().trim_end_matches("...");
+    let name = name.split_once("[=").map_or(name, |(option, _)| option);
     name.trim_matches(['<', '>', '[', ']']).to_owned()
 }
 
@@ -200,6 +201,10 @@ mod tests {
         let option = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help);
         let listen = option("listen", "Where to listen").value_parser(values::address);
         let quiet = option("quiet", "Say nothing").action(clap::ArgAction::SetTrue);
+        let elect = option("elect", "Elect")
+            .num_args(0..=1)
+            .require_equals(true)
+            .value_name("BOOL");
         let serve = Command::new("serve")
             .arg(listen.conflicts_with("quiet"))
             .arg(option("level", "How much is said").value_parser(["much", "little"]))
@@ -212,7 +217,9 @@ mod tests {
                     .last(true)
                     .required(true),
             );
-        let end = Command::new("end").arg(option("image", "The image").required(true));
+        let end = Command::new("end")
+            .arg(option("image", "The image").required(true))
+            .arg(elect);
         Command::new("tool")
             .version("1")
             .subcommand_required(true)
@@ -253,6 +260,10 @@ mod tests {
             ),
             ("end", "missing --image: expected the image"),
             ("end --image", "missing value for --image: expected the image"),
+            (
+                "end --image a --elect=true --elect=false",
+                "--elect is given more than once: give it once",
+            ),
             (
                 "end --image a b",
                 "unexpected argument \"b\": `tool end --help` shows what it takes",

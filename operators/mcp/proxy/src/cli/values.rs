@@ -112,6 +112,9 @@ mod tests {
             "http://",
             "http://:80",
             "http://a:0",
+            "http://a:99999",
+            "http://a:",
+            "http://[::1]:99999",
             "http://a/mcp",
             "http://u:p@a",
         ] {
