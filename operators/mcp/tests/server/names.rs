@@ -267,7 +267,9 @@ async fn a_run_config_whose_name_is_taken_is_told_before_anything_is_made() {
     let _operator = Operator::start(&world, &["--resync=300ms"]);
     world.create_server("a", spec("example.com/mcp:1")).await;
     world
-        .server_when("a", "it is ready", |server| is_true(server, condition::READY))
+        .server_when("a", "it is rolled out", |server| {
+            is_true(server, condition::ROLLED_OUT)
+        })
         .await;
     let configs: Api<ConfigMap> = world.api();
     let name = world.run_configs("a").await[0].name_any();
@@ -299,8 +301,8 @@ async fn a_run_config_whose_name_is_taken_is_told_before_anything_is_made() {
     assert_eq!(live::<Deployment>(&world, "a").await, None);
     configs.patch(&name, &params, &held(&[])).await.unwrap();
     world
-        .server_when("a", "it is ready again", |server| {
-            is_true(server, condition::READY)
+        .server_when("a", "it is rolled out again", |server| {
+            is_true(server, condition::ROLLED_OUT)
         })
         .await;
 

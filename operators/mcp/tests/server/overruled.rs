@@ -123,7 +123,9 @@ async fn a_child_that_a_policy_changes_is_told_once_and_is_not_applied_for_ever(
 async fn ports_that_somebody_changed_are_put_back_and_the_next_port_is_the_only_one() {
     let world = World::new("ports").await;
     let _operator = Operator::start(&world, &["--resync=300ms"]);
-    world.create_server("a", spec("example.com/mcp:1")).await;
+    // No runner is started, so the port need not be free.
+    let spec = json!({"image": "example.com/mcp:1", "proxyPort": 8080});
+    world.create_server("a", spec).await;
     let services: Api<Service> = world.api();
     let numbers_are = async |expected: &[i32]| {
         until(&format!("the ports are {expected:?}"), async || {

@@ -197,7 +197,7 @@ fn a_command_line_with_which_nothing_could_work_is_refused_in_one_sentence() {
         (
             &["run", "--log-level=loud"],
             "invalid log level \"loud\": expected error, warn, info, debug or trace, or directives such as \
-             info,exuvia_runtime=debug",
+             exuvia=debug,hyper=info",
         ),
         (
             &["run", "--kubeconfig=/nonexistent/config"],
