@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
-        CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-        TRAILER, TRANSFER_ENCODING, UPGRADE,
+        CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
 };
 
@@ -44,8 +44,8 @@ pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
             .filter_map(|name| name.trim().parse().ok())
-            // They say how long the message is and where it goes: no sender may have them dropped.
-            .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
+            // They say how long the message is, what it is and where it goes: no sender may have them dropped.
+            .filter(|name| ![CONTENT_LENGTH, CONTENT_TYPE, HOST].contains(name) && !is_of_mcp(name.as_str()))
             .collect();
         for name in named {
             headers.remove(name);
@@ -59,9 +59,27 @@ pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a header is one of MCP's.
+fn is_of_mcp(name: &str) -> bool {
+    name.starts_with("mcp-")
+}
+
+/// Drops names such as `Mcp_Name`: servers that hand headers on as variables (WSGI, CGI) take it for `Mcp-Name`, which the proxy has looked at.
+fn drop_twins(headers: &mut HeaderMap) {
+    let twins: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().contains('_') && is_of_mcp(&name.as_str().replace('_', "-")))
+        .cloned()
+        .collect();
+    for name in twins {
+        headers.remove(name);
+    }
+}
+
 /// Makes a client's headers those of the request to a backend, all but `Host`.
 pub(crate) fn for_backend(headers: &mut HeaderMap, client: IpAddr, trust: bool) {
     drop_hop_by_hop(headers);
+    drop_twins(headers);
     // The body is sent without waiting for a word of the backend; the client got its `100 Continue` from us.
     headers.remove(EXPECT);
 
@@ -130,6 +148,23 @@ mod tests {
             .iter()
             .map(|value| value.to_str().unwrap())
             .collect()
+    }
+
+    #[test]
+    fn no_sender_hides_a_header_that_was_looked_at_or_adds_a_twin_of_it() {
+        let mut map = collected(&[
+            ("connection", "content-type, mcp-name"),
+            ("content-type", "application/json"),
+            ("mcp-name", "shown"),
+            ("mcp_name", "hidden"),
+            ("mcp-session_id", "forged"),
+            ("x_own", "1"),
+        ]);
+        for_backend(&mut map, IpAddr::from([127, 0, 0, 1]), false);
+        assert_eq!(all(&map, "mcp-name"), ["shown"]);
+        assert_eq!(all(&map, "content-type"), ["application/json"]);
+        assert_eq!(all(&map, "x_own"), ["1"]);
+        assert!(!map.contains_key("mcp_name") && !map.contains_key("mcp-session_id"));
     }
 
     #[test]

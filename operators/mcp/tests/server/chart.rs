@@ -89,3 +89,20 @@ async fn a_real_server_takes_all_of_it() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn values_that_the_operator_would_refuse_are_refused_when_the_chart_is_rendered() {
+    let helm = Helm::offline().unwrap();
+    for (value, field) in [
+        ("watchNamespace=Bad_NS", "/watchNamespace"),
+        ("log.level=loud", "/log/level"),
+        ("runnerImage=a b", "/runnerImage"),
+        ("resync=soon", "/resync"),
+    ] {
+        let rendered = helm.template(chart(), "mcp-operator", NAMESPACE, &["--set", value]);
+        let error = rendered.await.expect_err(value).to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    let level = r"log.level=info\,mcp_operator=debug";
+    rendered(&["--set", "watchNamespace=mcp-servers", "--set", level]).await;
+}
