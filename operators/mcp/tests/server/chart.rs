@@ -99,7 +99,8 @@ async fn values_that_the_operator_would_refuse_are_refused_when_the_chart_is_ren
         ("runnerImage=a b", "/runnerImage"),
         ("resync=soon", "/resync"),
     ] {
-        let rendered = helm.template(chart(), "mcp-operator", NAMESPACE, &["--set", value]);
+        let flags = ["--set", value];
+        let rendered = helm.template(chart(), "mcp-operator", NAMESPACE, &flags);
         let error = rendered.await.expect_err(value).to_string();
         assert!(error.contains(field), "{error}");
     }
