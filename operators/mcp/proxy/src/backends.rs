@@ -30,7 +30,7 @@ pub struct Backend {
 #[error("invalid backend {0:?}: expected http://host[:port], such as http://10.0.0.7:8080")]
 pub struct InvalidBackend(String);
 
-/// Whether there is a port which is not one: the parser takes `:99999`, and says that there is no port.
+/// Whether the text after the colon is not a port: the parser takes `:99999`, and leaves the port out.
 fn has_unreadable_port(authority: &http::uri::Authority) -> bool {
     let port = authority.as_str().rsplit_once(':').map(|(_, port)| port);
     port.is_some_and(|port| !port.contains(']')) && authority.port_u16().is_none()
