@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
                 }
             }
             if !found {
-                let near = exuvia_api::nearest(name, definitions.keys().map(String::as_str));
+                let near = exuvia_usage::nearest(name, definitions.keys().map(String::as_str));
                 return Err(Error::NoSuchResource {
                     name: name.clone(),
                     near: near.join(" or "),

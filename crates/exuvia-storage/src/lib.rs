@@ -43,7 +43,7 @@ pub use audience::Audience;
 pub use controller::{ControllerSettings, STALL_REASONS, StorageController};
 pub use engine::{Activity, Engine};
 pub use error::Error;
-pub use exuvia_api::{EXCLUDE_ANNOTATION, InvalidLabel, OPT_IN_LABEL, OptInLabel, is_in_groups, nearest};
+pub use exuvia_api::{EXCLUDE_ANNOTATION, InvalidLabel, OPT_IN_LABEL, OptInLabel, is_in_groups};
 pub use exuvia_write::{redact_uncut, show_values};
 pub use forbidden::MissingRule;
 pub use loss::Losses;

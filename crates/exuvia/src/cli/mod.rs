@@ -84,7 +84,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Storage(StorageCommand::Droppable(args)) => look(droppable::run(&args)),
     };
     // Not 1, which is an answer: "no" must not be mistaken for "cannot tell".
-    result.unwrap_or_else(|error| failed(&error, rules, refusal::WRONG_USAGE))
+    result.unwrap_or_else(|error| failed(&error, rules, exuvia_usage::WRONG_USAGE))
 }
 
 /// Objects' bodies are never logged, however often `-v` is given.
@@ -161,35 +161,7 @@ fn sentence(error: &anyhow::Error) -> String {
             break;
         }
     }
-    without_passwords(&redact_uncut(&text))
-}
-
-/// The text with `…@` for every user and password before a host: `https://me:secret@host` becomes `https://…@host`.
-pub fn without_passwords(text: &str) -> String {
-    const MARK: &str = "://";
-    let mut shown = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(MARK) {
-        let (before, url) = rest.split_at(at + MARK.len());
-        shown.push_str(before);
-        let end = url.find(|c: char| c.is_whitespace() || "/?#\"'".contains(c));
-        let authority = &url[..end.unwrap_or(url.len())];
-        // A password may hold an @, or what ends an authority; then the last @ before a space is meant.
-        let word = &url[..url.find(char::is_whitespace).unwrap_or(url.len())];
-        let user = authority.rfind('@').or_else(|| {
-            let at = word.rfind('@')?;
-            word[..at].contains(':').then_some(at)
-        });
-        rest = match user {
-            Some(user) => {
-                shown.push('…');
-                &url[user..]
-            }
-            None => url,
-        };
-    }
-    shown.push_str(rest);
-    shown
+    exuvia_usage::without_passwords(&redact_uncut(&text))
 }
 
 /// Work that writes nothing, and may be ended at any time.
@@ -248,19 +220,5 @@ mod tests {
             with_missing_right("no route to host".to_owned(), STORAGE_RULES),
             "no route to host"
         );
-    }
-
-    #[test]
-    fn passwords_in_urls_are_not_shown() {
-        for (text, shown) in [
-            ("at https://me:CANARY@host:1/x now", "at https://…@host:1/x now"),
-            ("'https://CANARY@host'", "'https://…@host'"),
-            ("http://me:CAN/ARY@host", "http://…@host"),
-            ("http://me:CAN@ARY@host", "http://…@host"),
-            ("https://host/a@b and c@d", "https://host/a@b and c@d"),
-            ("https://a:1, ftp://u:CANARY@b", "https://a:1, ftp://…@b"),
-        ] {
-            assert_eq!(without_passwords(text), shown);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! What to say of a name that does not belong to any CRD.
 
-use exuvia_api::nearest;
 use exuvia_storage::definition::Definition;
+use exuvia_usage::nearest;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 

@@ -407,7 +407,7 @@ impl Summary {
     /// People who give an etcd expect an answer from it.
     fn etcd_unread(&self) -> Option<String> {
         let (etcd, name) = (self.unread_etcd.as_ref()?, &self.report.resource);
-        let etcd = super::without_passwords(etcd);
+        let etcd = exuvia_usage::without_passwords(etcd);
         Some(format!(
             "etcd was not read, because there is nothing to trim; `exuvia storage audit {name} --etcd-endpoint {etcd}` reads it"
         ))

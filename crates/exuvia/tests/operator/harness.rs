@@ -122,7 +122,7 @@ impl Operator {
 
 /// A control plane in which Exuvia's CRDs are installed.
 pub(crate) async fn control_plane() -> ControlPlane {
-    let control_plane = ControlPlane::builder().start().await.unwrap();
+    let control_plane = ControlPlane::builder().few_apis().start().await.unwrap();
     install_crds(&control_plane.client().unwrap()).await;
     control_plane
 }

@@ -12,13 +12,11 @@ mod synced;
 mod world;
 mod worlds;
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use exuvia_api::DatastorePhase;
 use exuvia_datastore::protocol::{
     Checked, Hold, MAX_RETREATS, Next, NextStep, RULES, Route, Step, Tried, Verified, Waits, next_without,
 };
+use exuvia_model::{Model, consequences, explore};
 
 use crate::environment::environment;
 use crate::state::{Doing, State};
@@ -203,56 +201,66 @@ fn completes(world: &World, mistake: Option<Mistake>) -> Result<(), String> {
     }
 }
 
-/// Looks for what a mistake leads to, with few events first: most need no more than one.
-fn consequence(mistake: Mistake) -> Option<String> {
-    let found = |most: u8| {
-        worlds().into_iter().find_map(|world| {
-            let events_left = world.events_left.min(most);
-            let world = World { events_left, ..world };
-            explore(world, Some(mistake)).err()
-        })
-    };
-    (0..=3).find_map(found)
+struct Datastore;
+
+impl Model for Datastore {
+    type State = State;
+    type Mistake = Mistake;
+    const ENDS_EVERY: usize = 31;
+
+    fn process(state: &State, mistake: Option<Mistake>) -> Result<Vec<State>, String> {
+        if state.world.exists {
+            protocol(state, mistake)
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
+    fn others(state: &State) -> Result<Vec<State>, String> {
+        environment(state)
+    }
+
+    fn decision(state: &State) -> Option<String> {
+        let is_free = state.world.exists && state.doing.is_none();
+        match decide(state, None).ok().filter(|_| is_free)? {
+            NextStep::Wait(_) => None,
+            next => Some(format!("{next:?}")),
+        }
+    }
+
+    fn ends(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
+        ends(state, mistake).map(drop)
+    }
+
+    fn holds(state: &State) -> Result<(), String> {
+        checks::invariants(state)
+    }
+
+    fn completes(state: &State, mistake: Option<Mistake>) -> Result<(), String> {
+        completes(&state.world, mistake)
+    }
+
+    fn in_short(state: State) -> State {
+        state.in_short()
+    }
 }
 
-/// Explores a world; returns the number of states, or the first thing that went wrong.
-fn explore(world: World, mistake: Option<Mistake>) -> Result<usize, String> {
-    completes(&world, mistake)?;
-    let mut seen = HashSet::new();
-    let mut queue = VecDeque::new();
-    let mut meet = |queue: &mut VecDeque<State>, states: Vec<State>| {
-        for state in states.into_iter().map(State::in_short) {
-            let mut hasher = DefaultHasher::new();
-            state.hash(&mut hasher);
-            if seen.insert(hasher.finish()) {
-                queue.push_back(state);
-            }
-        }
-        seen.len()
+/// What each mistake leads to; with few events first: most need no more than one.
+fn found_of(mistakes: &[Mistake]) -> Vec<Option<String>> {
+    let worlds_with = |most: u8| {
+        worlds().into_iter().map(move |world| {
+            let events_left = world.events_left.min(most);
+            World { events_left, ..world }.state()
+        })
     };
-    let mut states = meet(&mut queue, vec![world.state()]);
-    let mut states_met = 0;
-    while let Some(state) = queue.pop_front() {
-        let say = |what: String| format!("{what}; after {state:?}");
-        checks::invariants(&state).map_err(say)?;
-        // From every few states is enough: whatever keeps it from ending shows in many.
-        if states_met % 31 == 0 {
-            ends(&state, mistake).map_err(say)?;
-        }
-        states_met += 1;
-        if state.world.exists {
-            states = meet(&mut queue, protocol(&state, mistake).map_err(say)?);
-        }
-        states = meet(&mut queue, environment(&state).map_err(say)?).max(states);
-    }
-    Ok(states)
+    consequences::<Datastore>((0..=3).flat_map(worlds_with), mistakes)
 }
 
 #[test]
 fn every_world_is_safe_and_ends() {
     let mut states = 0;
     for world in worlds() {
-        let found = explore(world.clone(), None).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let found = explore::<Datastore>(world.clone().state()).unwrap_or_else(|wrong| panic!("{wrong}"));
         println!(
             "{found} states: {:?}, {} events",
             world.setting, world.events_left
@@ -268,9 +276,10 @@ fn every_world_is_safe_and_ends() {
 
 #[test]
 fn no_rule_is_there_for_nothing() {
+    let mistakes: Vec<Mistake> = (0..RULES.len()).map(Mistake::LeaveOut).collect();
     let mut idle = Vec::new();
-    for (index, rule) in RULES.iter().enumerate() {
-        match consequence(Mistake::LeaveOut(index)) {
+    for (rule, found) in RULES.iter().zip(found_of(&mistakes)) {
+        match found {
             Some(found) => println!("without {:?}: {}", rule.name, in_brief(&found)),
             None => idle.push(rule.name),
         }
@@ -281,8 +290,8 @@ fn no_rule_is_there_for_nothing() {
 #[test]
 fn a_mistake_is_noticed() {
     let mut unnoticed = Vec::new();
-    for mistake in MISTAKES {
-        match consequence(mistake) {
+    for (mistake, found) in MISTAKES.into_iter().zip(found_of(&MISTAKES)) {
+        match found {
             Some(found) => println!("{mistake:?}: {}", in_brief(&found)),
             None => unnoticed.push(mistake),
         }

@@ -9,7 +9,7 @@ use exuvia_datastore::protocol::{
 };
 
 use crate::synced::Follow;
-use crate::world::{DRAIN, InFlight, MOST_OBJECTS, Target, World, ticks};
+use crate::world::{DRAIN, InFlight, MOST_OBJECTS, Shield, Target, World, ticks};
 
 /// A step that is being carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -134,6 +134,7 @@ impl State {
             Stage::Undoing => Seen {
                 routed_everywhere: seen.routed_everywhere,
                 backend_everywhere: seen.backend_everywhere,
+                anchored: seen.anchored && world.shield != Shield::Absent,
                 tried_copies_left: seen.tried_copies_left && record.copies_left,
                 ..Seen::default()
             },

@@ -1,7 +1,8 @@
 //! Which names an expression may use: what is unknown is said when it is compiled, not when the first object comes.
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
-use exuvia_api::{counted, nearest};
+use exuvia_api::counted;
+use exuvia_usage::nearest;
 
 use super::text;
 

@@ -4,8 +4,7 @@
 //! Its promise is weaker than that for a CRD, because nothing tells when an API server's configuration changed: every object
 //! was patched by two sweeps of the pass, none came back in an old form, and where no server was behind, none is old.
 
-use std::collections::{HashSet, VecDeque};
-
+use exuvia_model::{Model, consequences, explore};
 use exuvia_storage::protocol::{
     BUILT_IN_RULES, Blocked, Hold, MAX_UNEXPLAINED, Next, NextStep, Pass, Preflight, Step, SweepEnd,
     Verification, next_of_built_in_without, resume,
@@ -351,30 +350,44 @@ fn worlds() -> Vec<World> {
     ]
 }
 
-/// Explores a world; returns the number of states, or the first thing that went wrong.
-fn explore(world: World, left_out: Option<usize>) -> Result<usize, String> {
-    let mut seen = HashSet::new();
-    let mut queue = VecDeque::from([world]);
-    while let Some(mut world) = queue.pop_front() {
+struct BuiltIn;
+
+impl Model for BuiltIn {
+    type State = World;
+    /// The rule that is left out.
+    type Mistake = usize;
+    const ENDS_EVERY: usize = 1;
+
+    fn process(world: &World, left_out: Option<usize>) -> Result<Vec<World>, String> {
+        step(world, left_out)
+    }
+
+    fn others(world: &World) -> Result<Vec<World>, String> {
+        Ok(environment(world))
+    }
+
+    fn decision(world: &World) -> Option<String> {
+        let next = next(world, None);
+        world.sweep.is_none().then(|| format!("{next:?}"))
+    }
+
+    fn ends(world: &World, left_out: Option<usize>) -> Result<(), String> {
+        ends(world, left_out)
+    }
+
+    fn in_short(mut world: World) -> World {
         if let Some(pass) = &mut world.pass {
             pass.unexplained = pass.unexplained.min(MAX_UNEXPLAINED);
         }
-        if !seen.insert(world.clone()) {
-            continue;
-        }
-        ends(&world, left_out).map_err(|error| format!("{error}; in the end after {world:?}"))?;
-        queue.extend(environment(&world));
-        let after = step(&world, left_out).map_err(|error| format!("{error}; after {world:?}"))?;
-        queue.extend(after);
+        world
     }
-    Ok(seen.len())
 }
 
 #[test]
 fn a_built_in_resource_is_safe_and_ends_in_every_world() {
     let mut states = 0;
     for world in worlds() {
-        let found = explore(world.clone(), None).unwrap();
+        let found = explore::<BuiltIn>(world.clone()).unwrap();
         println!(
             "{found} states: {:?}, {} faults",
             world.setting, world.faults_left
@@ -389,10 +402,11 @@ fn a_built_in_resource_is_safe_and_ends_in_every_world() {
 
 #[test]
 fn no_rule_of_a_built_in_resource_is_there_for_nothing() {
-    for (index, rule) in BUILT_IN_RULES.iter().enumerate() {
-        let found = worlds()
-            .into_iter()
-            .find_map(|world| explore(world, Some(index)).err());
+    let mistakes: Vec<usize> = (0..BUILT_IN_RULES.len()).collect();
+    for (rule, found) in BUILT_IN_RULES
+        .iter()
+        .zip(consequences::<BuiltIn>(worlds(), &mistakes))
+    {
         let found = found.unwrap_or_else(|| panic!("without {:?} nothing goes wrong", rule.name));
         println!("without {:?}: {found}", rule.name);
     }

@@ -7,9 +7,7 @@ mod built_in;
 mod steps;
 mod world;
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
-
+use exuvia_model::{Model, consequences, explore};
 use exuvia_storage::protocol::{Hold, MAX_UNEXPLAINED, Next, NextStep, RULES, Step, next_without};
 
 use crate::steps::{ModelState, carry_out, environment, sweep_on};
@@ -71,11 +69,7 @@ fn ends(state: &ModelState, mistake: Option<Mistake>) -> Result<(), String> {
 
 /// With somebody who writes at an old version all the time, on healthy servers: done, trimmed once, and nothing put back.
 fn ends_under_a_writer(world: &World) {
-    let mut state = ModelState {
-        world: world.clone(),
-        pass: None,
-        sweep: None,
-    };
+    let mut state = begun(world.clone());
     state.world.faults_left = 0;
     let (mut trims, mut listed) = (0, state.world.stored);
     for _ in 0..200 {
@@ -150,57 +144,63 @@ fn worlds() -> Vec<World> {
     ]
 }
 
-/// Looks for what a mistake leads to, with few faults first: most need no more than one.
-fn consequence(mistake: Mistake) -> Option<String> {
-    let found = |most: u8| {
-        worlds().into_iter().find_map(|world| {
-            let faults_left = world.faults_left.min(most);
-            let world = World { faults_left, ..world };
-            explore(world, Some(mistake)).err()
-        })
-    };
-    (0..=FAULTS).find_map(found)
+struct Storage;
+
+impl Model for Storage {
+    type State = ModelState;
+    type Mistake = Mistake;
+    const ENDS_EVERY: usize = 7;
+
+    fn process(state: &ModelState, mistake: Option<Mistake>) -> Result<Vec<ModelState>, String> {
+        protocol(state, mistake)
+    }
+
+    fn others(state: &ModelState) -> Result<Vec<ModelState>, String> {
+        Ok(environment(state))
+    }
+
+    fn decision(state: &ModelState) -> Option<String> {
+        match next(state, None) {
+            NextStep::Wait(_) => None,
+            _ if state.sweep.is_some() => None,
+            next => Some(format!("{next:?}")),
+        }
+    }
+
+    fn ends(state: &ModelState, mistake: Option<Mistake>) -> Result<(), String> {
+        ends(state, mistake)
+    }
+
+    fn in_short(state: ModelState) -> ModelState {
+        state.in_short()
+    }
 }
 
-/// Explores a world; returns the number of states, or the first thing that went wrong.
-fn explore(world: World, mistake: Option<Mistake>) -> Result<usize, String> {
-    let mut seen = HashSet::new();
-    let mut queue = VecDeque::new();
-    let mut meet = |queue: &mut VecDeque<ModelState>, states: Vec<ModelState>| {
-        for state in states.into_iter().map(ModelState::in_short) {
-            let mut hasher = DefaultHasher::new();
-            state.hash(&mut hasher);
-            if seen.insert(hasher.finish()) {
-                queue.push_back(state);
-            }
-        }
-        seen.len()
+/// What each mistake leads to; with few faults first: most need no more than one.
+fn found_of(mistakes: &[Mistake]) -> Vec<Option<String>> {
+    let worlds_with = |most: u8| {
+        worlds().into_iter().map(move |world| {
+            let faults_left = world.faults_left.min(most);
+            begun(World { faults_left, ..world })
+        })
     };
-    let begun = ModelState {
+    consequences::<Storage>((0..=FAULTS).flat_map(worlds_with), mistakes)
+}
+
+/// A world in which nothing was done yet.
+fn begun(world: World) -> ModelState {
+    ModelState {
         world,
         pass: None,
         sweep: None,
-    };
-    let mut states = meet(&mut queue, vec![begun]);
-    let mut states_met = 0;
-    while let Some(state) = queue.pop_front() {
-        // From every few states is enough: whatever keeps it from ending shows in many.
-        states_met += 1;
-        if states_met % 7 == 0 {
-            ends(&state, mistake).map_err(|e| format!("{e}; in the end after {state:?}"))?;
-        }
-        meet(&mut queue, environment(&state));
-        let after = protocol(&state, mistake).map_err(|e| format!("{e}; after {state:?}"))?;
-        states = meet(&mut queue, after);
     }
-    Ok(states)
 }
 
 #[test]
 fn every_world_is_safe_and_ends() {
     let mut states = 0;
     for world in worlds() {
-        let found = explore(world.clone(), None).unwrap();
+        let found = explore::<Storage>(begun(world.clone())).unwrap();
         println!(
             "{found} states: {:?}, {} faults",
             world.setting, world.faults_left
@@ -215,8 +215,8 @@ fn every_world_is_safe_and_ends() {
 
 #[test]
 fn no_rule_is_there_for_nothing() {
-    for (index, rule) in RULES.iter().enumerate() {
-        let found = consequence(Mistake::LeaveOut(index));
+    let mistakes: Vec<Mistake> = (0..RULES.len()).map(Mistake::LeaveOut).collect();
+    for (rule, found) in RULES.iter().zip(found_of(&mistakes)) {
         let found = found.unwrap_or_else(|| panic!("without {:?} nothing goes wrong", rule.name));
         println!("without {:?}: {found}", rule.name);
     }
@@ -224,12 +224,13 @@ fn no_rule_is_there_for_nothing() {
 
 #[test]
 fn a_mistake_is_noticed() {
-    for mistake in [
+    let mistakes = [
         Mistake::NeverPutBack,
         Mistake::TrustWhatWasVerifiedInFull,
         Mistake::TakeAnyNotFoundForGone,
-    ] {
-        let found = consequence(mistake).unwrap_or_else(|| panic!("{mistake:?} goes unnoticed"));
+    ];
+    for (mistake, found) in mistakes.into_iter().zip(found_of(&mistakes)) {
+        let found = found.unwrap_or_else(|| panic!("{mistake:?} goes unnoticed"));
         println!("{mistake:?}: {found}");
     }
 }

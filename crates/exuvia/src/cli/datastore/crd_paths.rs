@@ -1,15 +1,16 @@
 //! Paths of a mapping against the schemas of the CRDs: fields that the target does not have, or the source never had. The same for
 //! objects that `references.rewrite` changes.
 
-use exuvia_api::{Conversion, DatastoreMigration, Mapping, RewriteScope, nearest};
+use exuvia_api::{Conversion, DatastoreMigration, Mapping, RewriteScope};
 use exuvia_datastore::mapping::{Mappings, ResultType};
 use exuvia_lint::Segment;
+use exuvia_usage::nearest;
 use serde_json::Value;
 
 use super::field_path::{segments, shown};
 use super::manifest::{Fault, Manifest};
 use super::{read_paths, result_types};
-use crate::cli::refusal::or;
+use exuvia_usage::or;
 
 /// Deeper fields are not compared: nobody reads so many notes, and a schema may repeat itself.
 const MAX_DEPTH: usize = 12;

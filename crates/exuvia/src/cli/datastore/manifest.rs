@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::bail;
-use exuvia_api::{DatastoreMigration, GROUP, nearest};
+use exuvia_api::{DatastoreMigration, GROUP};
 use exuvia_datastore::freeze::{Tight, tight};
 use exuvia_datastore::mapping::{InvalidSpec, Mappings};
 use exuvia_lint::{Input, Located, Place, Segment, Stream, streams};
+use exuvia_usage::nearest;
 use kube::{CustomResourceExt, Resource};
 use serde::Serialize;
 use serde_json::Value;

@@ -1,13 +1,14 @@
 //! `DatastoreMigration`s of the cluster, read for a command; and what to say if there are none.
 
 use anyhow::{Context, anyhow, bail};
-use exuvia_api::{DatastoreMigration, DatastorePhase, nearest};
+use exuvia_api::{DatastoreMigration, DatastorePhase};
 use exuvia_datastore::Kinds;
 use exuvia_datastore::mapping::Mappings;
 use exuvia_datastore::plan::Look;
 use exuvia_datastore::route::{Observed, Route};
 use exuvia_runtime::servers::ApiServers;
 use exuvia_sweep::{Control, Pages};
+use exuvia_usage::nearest;
 use exuvia_write::RetryPolicy;
 use kube::{Api, ResourceExt};
 

@@ -1,12 +1,12 @@
 //! Fields of the source that expressions read, against the schemas of its CRDs: a field that no object can have is a slip.
 
-use exuvia_api::nearest;
 use exuvia_datastore::mapping::{FieldRead, ReadStep};
+use exuvia_usage::nearest;
 use serde_json::Value;
 
 use super::crd_paths::{Answer, Below, below};
 use super::manifest::Manifest;
-use crate::cli::refusal::or;
+use exuvia_usage::or;
 
 /// Names each field that none of the kinds can have. `sources` are the schemas of all of them.
 pub(super) fn check(

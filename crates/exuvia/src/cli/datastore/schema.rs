@@ -1,10 +1,11 @@
 //! Whether a value is as a CRD's schema wants it: enough of `OpenAPI` to say in a sentence what the API server would refuse.
 
-use exuvia_api::{counted, nearest};
+use exuvia_api::counted;
 use exuvia_lint::Segment;
+use exuvia_usage::nearest;
 use serde_json::Value;
 
-use crate::cli::refusal::or;
+use exuvia_usage::or;
 
 /// What is wrong with a field.
 #[derive(Debug, PartialEq, Eq)]

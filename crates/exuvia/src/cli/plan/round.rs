@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use exuvia_storage::definition::Definition;
-use exuvia_storage::{OptIn, counted, is_in_groups, nearest};
+use exuvia_storage::{OptIn, counted, is_in_groups};
+use exuvia_usage::nearest;
 use kube::ResourceExt;
 use serde::Serialize;
 

@@ -5,20 +5,22 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Parser};
 
-use super::say_error;
-
-/// The exit code of a command that was not understood.
-pub const WRONG_USAGE: u8 = 2;
+use crate::{WRONG_USAGE, nearest, or, say_error};
 
 /// What the command line asks for, or the exit code after it was said why it cannot be understood. Help and version are printed, and
 /// end the process.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
+    parse_knowing(|_| None)
+}
+
+/// As [`parse`], for a program that can say something about commands which it does not have.
+pub fn parse_knowing<P: Parser>(of_unknown: impl Fn(&str) -> Option<String>) -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         let words: Vec<String> = std::env::args_os()
             .skip(1)
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
-        let Some(sentence) = sentence(P::command(), &error, &words) else {
+        let Some(sentence) = sentence(P::command(), &error, &words, of_unknown) else {
             error.exit()
         };
         say_error(&sentence);
@@ -26,8 +28,13 @@ pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-/// `None`: it is not an error, but help that was asked for.
-fn sentence(program: Command, error: &clap::Error, words: &[String]) -> Option<String> {
+/// What is wrong with these words, and what to do. `None`: it is not an error, but help that was asked for.
+pub fn sentence(
+    program: Command,
+    error: &clap::Error,
+    words: &[String],
+    of_unknown: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     // What follows a -- is another program's.
     let words = words.split(|word| word == "--").next().unwrap_or_default();
     let command = Chosen::new(program, words);
@@ -64,29 +71,25 @@ fn sentence(program: Command, error: &clap::Error, words: &[String]) -> Option<S
             format!("invalid {arg} {value:?}: {}", why.unwrap_or_default())
         }
         (ErrorKind::UnknownArgument, Some(arg)) if arg.starts_with('-') => {
-            match said(ContextKind::SuggestedArg).map(|arg| bare(&arg)) {
-                Some(near) => format!("invalid option {arg:?} of `{path}`: did you mean {near}?"),
-                None => format!("invalid option {arg:?}: `{path} --help` lists the options of this command"),
-            }
+            let suggested = said(ContextKind::SuggestedArg).map(|arg| bare(&arg));
+            command.unknown_option(&arg, suggested)
         }
         (ErrorKind::UnknownArgument, Some(arg)) => {
             format!("unexpected argument {arg:?}: `{path} --help` shows what it takes")
         }
         (ErrorKind::InvalidSubcommand, _) => {
             let name = said(ContextKind::InvalidSubcommand).unwrap_or_default();
-            let shown = command
-                .command
-                .get_subcommands()
-                .filter(|command| !command.is_hide_set());
-            let names: Vec<_> = shown.map(|command| command.get_name().to_owned()).collect();
-            format!("invalid command {name:?}: expected {}", or(&names))
+            of_unknown(&name).map_or_else(
+                || command.unknown_command(&name),
+                |said| format!("invalid command {name:?}: {said}"),
+            )
         }
         (ErrorKind::MissingRequiredArgument, _) => {
             let missing = match error.get(ContextKind::InvalidArg) {
                 Some(ContextValue::Strings(missing)) => missing.iter().map(|arg| bare(arg)).collect(),
                 _ => Vec::new(),
             };
-            command.missing(&missing)
+            command.missing(&missing, words)
         }
         (ErrorKind::ArgumentConflict, Some(arg)) => {
             let prior = said(ContextKind::PriorArg).map(|prior| bare(&prior));
@@ -148,15 +151,15 @@ impl Chosen {
     /// What the argument is, as its help says.
     fn help(&self, name: &str) -> String {
         let help = self.find(name).and_then(Arg::get_help).map(ToString::to_string);
-        let Some(help) = help else {
-            return "a value".to_owned();
-        };
-        let mut chars = help.chars();
-        let first = chars.next().map(char::to_lowercase);
-        first.into_iter().flatten().chain(chars).collect()
+        help.map_or_else(|| "a value".to_owned(), |help| first_letter_small(&help))
     }
 
-    fn missing(&self, names: &[String]) -> String {
+    fn missing(&self, names: &[String], words: &[String]) -> String {
+        if let [needed] = names
+            && let Some(given) = self.given_that_needs(needed, words)
+        {
+            return format!("{given} needs {needed}: add {needed}, or leave {given} out");
+        }
         // As it is written.
         let written = |name: &String| match self.find(name) {
             Some(arg) if arg.is_last_set() => format!("`-- {name}`"),
@@ -174,6 +177,81 @@ impl Chosen {
             }
         }
     }
+
+    /// The option among the words that is only for use with another one, as its help says: `With --prove: …`.
+    fn given_that_needs(&self, needed: &str, words: &[String]) -> Option<String> {
+        let only_with = format!("With {needed}: ");
+        let is_only_with = |arg: &&Arg| {
+            let help = arg.get_help().map(ToString::to_string);
+            help.is_some_and(|help| help.starts_with(&only_with))
+        };
+        let longs = self.command.get_arguments().filter(is_only_with);
+        let mut longs = longs.filter_map(|arg| arg.get_long().map(|long| format!("--{long}")));
+        longs.find(|long| {
+            words
+                .iter()
+                .any(|word| word.split('=').next() == Some(long.as_str()))
+        })
+    }
+
+    /// Options that begin the same way are meant more often than those that merely look alike.
+    fn unknown_option(&self, name: &str, suggested: Option<String>) -> String {
+        let longs: Vec<String> = self
+            .command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .filter_map(|arg| arg.get_long().map(|long| format!("--{long}")))
+            .collect();
+        let mut meant: Vec<String> = longs
+            .iter()
+            .filter(|long| long.starts_with(name))
+            .cloned()
+            .collect();
+        if meant.is_empty() {
+            let near = nearest(name, longs.iter().map(String::as_str));
+            meant = near.into_iter().map(str::to_owned).collect();
+        }
+        if meant.is_empty() {
+            meant.extend(suggested);
+        }
+        let path = &self.path;
+        if meant.is_empty() {
+            format!("invalid option {name:?}: `{path} --help` lists the options of this command")
+        } else {
+            format!(
+                "invalid option {name:?} of `{path}`: did you mean {}?",
+                or(&meant)
+            )
+        }
+    }
+
+    /// `exuvia migrate` is `exuvia storage migrate`: what is meant may be a command of this one's commands.
+    fn unknown_command(&self, name: &str) -> String {
+        let own = (self.path.clone(), &self.command);
+        let below =
+            shown(&self.command).map(|command| (format!("{} {}", self.path, command.get_name()), command));
+        let mut meant = Vec::new();
+        for (path, command) in std::iter::once(own).chain(below) {
+            let names = names(command);
+            let near = nearest(name, names.iter().map(String::as_str));
+            meant.extend(near.into_iter().map(|near| format!("`{path} {near}`")));
+        }
+        if meant.is_empty() {
+            format!("invalid command {name:?}: expected {}", or(&names(&self.command)))
+        } else {
+            format!("invalid command {name:?}: did you mean {}?", or(&meant))
+        }
+    }
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+fn names(command: &Command) -> Vec<String> {
+    shown(command)
+        .map(|command| command.get_name().to_owned())
+        .collect()
 }
 
 /// `--listen <ADDR>` as `--listen`, `--elect[=<BOOL>]` as `--elect`, `[COMMAND]...` as `COMMAND`.
@@ -183,23 +261,24 @@ fn bare(arg: &str) -> String {
     name.trim_matches(['<', '>', '[', ']']).to_owned()
 }
 
-/// `a, b or c`.
-fn or(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+/// Help begins with a capital, and goes on with one only for names such as `CRDs`.
+fn first_letter_small(text: &str) -> String {
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::values;
 
     fn tool() -> Command {
         let option = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help);
-        let listen = option("listen", "Where to listen").value_parser(values::address);
+        let listen = option("listen", "Where to listen").value_parser(clap::value_parser!(u16));
         let quiet = option("quiet", "Say nothing").action(clap::ArgAction::SetTrue);
         let elect = option("elect", "Elect")
             .num_args(0..=1)
@@ -231,7 +310,7 @@ mod tests {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let all = std::iter::once("tool".to_owned()).chain(words.iter().cloned());
         let error = tool().try_get_matches_from(all).expect_err("it is wrong");
-        sentence(tool(), &error, &words)
+        sentence(tool(), &error, &words, |_| None)
     }
 
     #[test]
@@ -239,8 +318,8 @@ mod tests {
         for (line, sentence) in [
             ("wash", "invalid command \"wash\": expected serve, end or help"),
             (
-                "serve --listen 80 -- a",
-                "invalid --listen \"80\": expected an IP address and a port, such as 127.0.0.1:8080 or [::]:8080",
+                "serve --listen http -- a",
+                "invalid --listen \"http\": invalid digit found in string",
             ),
             (
                 "serve --level loud -- a",
@@ -273,7 +352,7 @@ mod tests {
                 "--image is given more than once: give it once",
             ),
             (
-                "serve --listen 127.0.0.1:1 --quiet -- a",
+                "serve --listen 80 --quiet -- a",
                 "--listen cannot be used with --quiet: leave one of them out",
             ),
         ] {
