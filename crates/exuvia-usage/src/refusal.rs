@@ -228,8 +228,9 @@ impl Chosen {
     /// `exuvia migrate` is `exuvia storage migrate`: what is meant may be a command of this one's commands.
     fn unknown_command(&self, name: &str) -> String {
         let own = (self.path.clone(), &self.command);
-        let below =
-            shown(&self.command).map(|command| (format!("{} {}", self.path, command.get_name()), command));
+        // `help` repeats all of them.
+        let others = shown(&self.command).filter(|command| command.get_name() != "help");
+        let below = others.map(|command| (format!("{} {}", self.path, command.get_name()), command));
         let mut meant = Vec::new();
         for (path, command) in std::iter::once(own).chain(below) {
             let names = names(command);
@@ -317,6 +318,7 @@ mod tests {
     fn each_kind_of_mistake_is_one_sentence_with_a_way_out() {
         for (line, sentence) in [
             ("wash", "invalid command \"wash\": expected serve, end or help"),
+            ("serv", "invalid command \"serv\": did you mean `tool serve`?"),
             (
                 "serve --listen http -- a",
                 "invalid --listen \"http\": invalid digit found in string",

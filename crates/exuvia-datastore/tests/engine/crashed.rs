@@ -7,8 +7,8 @@ use exuvia_api::DatastorePhase;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use self::run::{Crash, Point, Ran, all_points, are_met, run, run_all, slots, unnamed};
-use self::slot::{Slot, Sort};
+use self::run::{Crash, Point, Ran, SLOTS, all_points, are_met, run, run_all, slots, unnamed};
+use self::slot::Slot;
 
 mod run;
 mod slot;
@@ -26,7 +26,8 @@ async fn a_crash_at_any_write_changes_nothing_where_objects_are_copied_before_th
 /// Not each write to each object, which the test above has.
 #[tokio::test]
 async fn a_crash_changes_nothing_where_objects_are_copied_behind_an_api_service() {
-    let slots = slots("second-crashes", Sort::Routed).await;
+    let slots = (0..SLOTS).map(async |number| Slot::routed(&format!("second-crashes{number}")).await);
+    let slots = futures::future::join_all(slots).await;
     Box::pin(crashes_in(slots, |writes| {
         let mut sorts = BTreeSet::new();
         let is_chosen = |sort: &String| {
@@ -45,7 +46,7 @@ async fn a_crash_changes_nothing_where_objects_are_copied_behind_an_api_service(
 }
 
 async fn crashes_change_nothing(prefix: &str, mode: &'static str) {
-    crashes_in(slots(prefix, Sort::Plain(mode)).await, all_points).await;
+    crashes_in(slots(prefix, mode).await, all_points).await;
 }
 
 async fn crashes_in(slots: Vec<Slot>, points: impl Fn(&[String]) -> Vec<Point>) {
@@ -100,7 +101,7 @@ async fn an_abort_after_any_write_leaves_everything_as_it_was_where_objects_are_
 }
 
 async fn aborts_leave_nothing(prefix: &str, mode: &'static str) {
-    let slots = slots(prefix, Sort::Plain(mode)).await;
+    let slots = slots(prefix, mode).await;
     slots[0].set_up().await;
     let stage = &slots[0].stage;
     let mut before = unnamed(&slots[0], &slots[0].seen().await);

@@ -31,7 +31,7 @@ use exuvia_datastore::Engine;
 use exuvia_datastore::protocol::{Hold, NextStep, Step};
 use exuvia_runtime::machine::{Ended, Machine, Silent, drive};
 use exuvia_runtime::servers::ApiServers;
-use exuvia_testenv::{Access, Builder, ControlPlane, Widgets, until};
+use exuvia_testenv::{Access, ControlPlane, Widgets, until};
 use exuvia_write::Writer;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -50,12 +50,7 @@ pub(crate) async fn control_plane() -> &'static ControlPlane {
 
 /// A control plane that knows `DatastoreMigration`s.
 pub(crate) async fn start() -> ControlPlane {
-    start_of(ControlPlane::builder()).await
-}
-
-/// As [`start`], with these settings.
-pub(crate) async fn start_of(builder: Builder) -> ControlPlane {
-    let control_plane = builder
+    let control_plane = ControlPlane::builder()
         .controllers(["garbage-collector-controller", "namespace-controller"])
         .start()
         .await
@@ -125,8 +120,8 @@ impl Stage {
 
     /// As [`new`](Self::new) without objects, and with one version of each kind: a served version costs the API server a cache of its
     /// own, and every later migration one more request when it walks all objects of the cluster.
-    pub(crate) async fn of_one_version(control_plane: &ControlPlane, name: &str) -> Self {
-        let stage = Self::bare_on(control_plane, name).await;
+    pub(crate) async fn of_one_version(name: &str) -> Self {
+        let stage = Self::bare(name).await;
         for widgets in [&stage.old, &stage.new] {
             let mut crd = widgets.crd("v1");
             let versions = crd["spec"]["versions"].as_array_mut().unwrap();

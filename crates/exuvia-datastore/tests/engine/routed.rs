@@ -3,7 +3,6 @@
 use exuvia_api::{DatastorePhase, SOURCE_UIDS_ANNOTATION};
 use exuvia_datastore::protocol::{Hold, Step};
 use exuvia_runtime::machine::{Ended, Machine};
-use exuvia_testenv::ControlPlane;
 use exuvia_testenv::aggregated::{Aggregated, alias_uid};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -16,14 +15,9 @@ use crate::{Stage, control_plane, owned_by, up_to};
 
 /// A stage whose new group is answered for by another API server, which stores in the old one.
 pub(crate) async fn stage(name: &str, count: usize) -> (Stage, Aggregated) {
-    stage_on(control_plane().await, name, count).await
-}
-
-/// As [`stage`], on this control plane.
-pub(crate) async fn stage_on(control_plane: &ControlPlane, name: &str, count: usize) -> (Stage, Aggregated) {
-    let stage = Stage::on(control_plane, name, count).await;
+    let stage = Stage::new(name, count).await;
     let (new, old) = (stage.new.group().to_owned(), stage.old.group().to_owned());
-    let backend = Aggregated::start(control_plane, (&new, "v1"), (&old, "v1"), &["widgets"])
+    let backend = Aggregated::start(control_plane().await, (&new, "v1"), (&old, "v1"), &["widgets"])
         .await
         .unwrap();
     backend.install(&stage.client).await.unwrap();

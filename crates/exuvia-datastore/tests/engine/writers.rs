@@ -41,11 +41,14 @@ async fn write(
                 Err(kube::Error::Api(status)) if status.code == 403 => refused += 1,
                 Err(error) => panic!("neither written nor refused: {error}"),
             }
+            tokio::time::sleep(PACE).await;
         }
-        tokio::task::yield_now().await;
     }
     (acknowledged, refused)
 }
+
+/// The pause of each writer: everything else has to be done on the same cores, and four of them still write at each moment of a step.
+const PACE: Duration = Duration::from_millis(5);
 
 /// How many objects come and go.
 const NAMES: usize = 20;
@@ -75,6 +78,7 @@ async fn create_and_delete(stage: &Stage, stop: &AtomicBool) -> BTreeMap<String,
             }
         }
         number += 1;
+        tokio::time::sleep(PACE).await;
     }
     exists
 }
@@ -107,7 +111,6 @@ async fn read(api: &Api<DynamicObject>, is_there: bool, stop: &AtomicBool) -> (u
         };
         reads += 1;
         failed.extend([read, got].into_iter().filter_map(Result::err));
-        // Everything else has to be done on the same cores.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     (reads, failed)

@@ -27,6 +27,9 @@ mod count;
 #[path = "../../../exuvia-storage/examples/migrate_own_crds.rs"]
 mod migrate_own_crds;
 #[allow(dead_code, reason = "`main` is not called here")]
+#[path = "../../../exuvia-usage/examples/one_sentence.rs"]
+mod one_sentence;
+#[allow(dead_code, reason = "`main` is not called here")]
 #[path = "../../../exuvia-runtime/examples/operator.rs"]
 mod operator;
 #[allow(dead_code, reason = "`main` is not called here")]
@@ -200,6 +203,16 @@ fn the_manifests_of_our_own_crds_are_clean() {
     let crds = rendered::charts().join("exuvia-crds").display().to_string();
     let report = check_manifests::run(&[crds]).unwrap();
     assert!(report.checked > 0 && report.findings.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_wrong_option_is_one_sentence_that_names_the_right_one() {
+    let said = one_sentence::said_of(&["--concurent", "4"]).unwrap();
+    assert_eq!(
+        said,
+        "invalid option \"--concurent\" of `copy`: did you mean --concurrent?"
+    );
+    assert_eq!(one_sentence::said_of(&["--concurrent", "4"]), None);
 }
 
 #[tokio::test]

@@ -1,20 +1,20 @@
 //! One run with a crash at one of its writes, and many of them at a time.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use exuvia_api::DatastorePhase;
 use exuvia_runtime::machine::Ended;
+use exuvia_testenv::in_time;
 use exuvia_testenv::proxy::{Fault, Match, Recorded, Rule};
-use exuvia_testenv::{ControlPlane, in_time};
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use kube::Client;
 use kube::api::DeleteParams;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::slot::{Slot, Sort};
-use crate::start_of;
+use super::slot::Slot;
+use crate::control_plane;
 
 /// So many migrations run at a time.
 pub(super) const SLOTS: usize = 6;
@@ -90,7 +90,7 @@ pub(super) struct Ran {
 /// One run. The engine is dropped at `point`; with `aborts`, somebody then deletes the migration.
 pub(super) async fn run(slot: &Slot, point: Option<Point>, aborts: bool) -> Ran {
     slot.set_up().await;
-    let proxy = slot.control_plane.proxy().await.unwrap();
+    let proxy = control_plane().await.proxy().await.unwrap();
     let (tell, mut hear) = mpsc::unbounded_channel();
     if let Some(Point { write, crash }) = point {
         let rule = Rule::on(counted()).nth(write as u64);
@@ -149,15 +149,11 @@ pub(super) fn are_met(met: &[bool]) {
     );
 }
 
-/// A control plane for one matrix, with slots. Each run looks at all objects of its cluster several times: next to the kinds of the other
-/// matrices and of sixty tests, two of three requests were lists of what is not of interest here.
-pub(super) async fn slots(prefix: &str, sort: Sort) -> Vec<Slot> {
-    let control_plane = Arc::new(Box::pin(start_of(ControlPlane::builder().few_apis())).await);
-    let slots = (0..SLOTS).map(|number| {
+pub(super) fn slots(prefix: &str, mode: &'static str) -> impl Future<Output = Vec<Slot>> {
+    futures::future::join_all((0..SLOTS).map(move |number| {
         let name = format!("{prefix}{number}");
-        Slot::new(Arc::clone(&control_plane), name, sort).boxed_local()
-    });
-    futures::future::join_all(slots).await
+        async move { Slot::new(&name, mode).await }
+    }))
 }
 
 /// The same text for all slots.

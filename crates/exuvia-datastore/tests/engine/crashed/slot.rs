@@ -1,10 +1,9 @@
 //! What one run of a crash test works on: set up, looked at, and removed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use exuvia_testenv::aggregated::Aggregated;
-use exuvia_testenv::{ControlPlane, until};
+use exuvia_testenv::until;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -13,40 +12,32 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{Stage, made, owned_by};
+use crate::{Stage, control_plane, made, owned_by};
 
 /// Three objects, an owner and its dependent among them, two flags and a dependent that is not moved.
 pub(super) struct Slot {
     pub(super) stage: Stage,
-    pub(super) control_plane: Arc<ControlPlane>,
     pub(super) mode: &'static str,
     /// Answers for the targets until the switch.
     pub(super) backend: Option<Aggregated>,
 }
 
-/// What a slot's migration does.
-#[derive(Clone, Copy)]
-pub(super) enum Sort {
-    /// It moves kinds in this mode.
-    Plain(&'static str),
-    /// Another API server answers for its targets until the switch.
-    Routed,
-}
-
 impl Slot {
-    pub(super) async fn new(control_plane: Arc<ControlPlane>, name: String, sort: Sort) -> Self {
-        let (stage, mode, backend) = match sort {
-            Sort::Plain(mode) => (Stage::of_one_version(&control_plane, &name).await, mode, None),
-            Sort::Routed => {
-                let (stage, backend) = crate::routed::stage_on(&control_plane, &name, 0).await;
-                (stage, "SyncThenFreeze", Some(backend))
-            }
-        };
+    pub(super) async fn new(name: &str, mode: &'static str) -> Self {
+        Self {
+            stage: Stage::of_one_version(name).await,
+            mode,
+            backend: None,
+        }
+    }
+
+    /// One whose targets another API server answers for.
+    pub(super) async fn routed(name: &str) -> Self {
+        let (stage, backend) = crate::routed::stage(name, 0).await;
         Self {
             stage,
-            control_plane,
-            mode,
-            backend,
+            mode: "SyncThenFreeze",
+            backend: Some(backend),
         }
     }
 
@@ -198,7 +189,7 @@ impl Slot {
             .into_iter()
             .map(|version| version.name)
             .collect();
-        let stored = stage.new.stored_at(&self.control_plane).await.unwrap();
+        let stored = stage.new.stored_at(control_plane().await).await.unwrap();
         json!([
             versions,
             crd.metadata.labels,
