@@ -75,7 +75,7 @@ impl Builder {
     }
 
     /// Serves only the built-in APIs that an API server cannot do without, and those for CRDs, policies and rights: 38 resources
-    /// instead of 63. It starts with two thirds of the processor time, and looks at everything in the cluster are shorter.
+    /// instead of 64. It takes less processor time to start, and a look at everything in the cluster is shorter.
     #[must_use]
     pub fn few_apis(mut self) -> Self {
         let served = FEW_APIS.map(|api| format!("{api}=true")).join(",");

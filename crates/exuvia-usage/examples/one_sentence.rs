@@ -12,22 +12,29 @@ use clap::{CommandFactory, Parser};
 pub(crate) struct Args {
     /// How many objects are written at a time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    concurrent: u16,
+    pub(crate) concurrent: u16,
 }
 
+/// What `exuvia_usage::parse` does in one call.
 fn main() -> ExitCode {
-    let args: Args = match exuvia_usage::parse() {
-        Ok(args) => args,
-        Err(code) => return code, // 2: it was said what is wrong
-    };
-    println!("{} at a time", args.concurrent);
-    ExitCode::SUCCESS
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match read(&words) {
+        Ok(args) => {
+            println!("{} at a time", args.concurrent);
+            ExitCode::SUCCESS
+        }
+        Err(sentence) => {
+            exuvia_usage::say_error(&sentence);
+            ExitCode::from(exuvia_usage::WRONG_USAGE)
+        }
+    }
 }
 
-/// What is said of these words; `None` if nothing is wrong with them.
-pub(crate) fn said_of(words: &[&str]) -> Option<String> {
-    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+/// What these words ask for, or what is wrong with them.
+pub(crate) fn read(words: &[String]) -> Result<Args, String> {
     let all = std::iter::once("copy".to_owned()).chain(words.iter().cloned());
-    let error = Args::try_parse_from(all).err()?;
-    exuvia_usage::sentence(Args::command(), &error, &words, |_| None)
+    Args::try_parse_from(all).map_err(|error| {
+        let sentence = exuvia_usage::sentence(Args::command(), &error, words, |_| None);
+        sentence.unwrap_or_else(|| error.exit()) // help
+    })
 }

@@ -207,12 +207,12 @@ fn the_manifests_of_our_own_crds_are_clean() {
 
 #[test]
 fn a_wrong_option_is_one_sentence_that_names_the_right_one() {
-    let said = one_sentence::said_of(&["--concurent", "4"]).unwrap();
+    let read = |option: &str| one_sentence::read(&[option.to_owned(), "7".to_owned()]);
     assert_eq!(
-        said,
+        read("--concurent").unwrap_err(),
         "invalid option \"--concurent\" of `copy`: did you mean --concurrent?"
     );
-    assert_eq!(one_sentence::said_of(&["--concurrent", "4"]), None);
+    assert_eq!(read("--concurrent").unwrap().concurrent, 7);
 }
 
 #[tokio::test]
