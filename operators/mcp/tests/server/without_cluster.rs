@@ -180,7 +180,7 @@ fn a_command_line_with_which_nothing_could_work_is_refused_in_one_sentence() {
         ),
         (
             &["runn"],
-            "invalid command \"runn\": expected run, bridge, install or help",
+            "invalid command \"runn\": did you mean `mcp-runner run`?",
         ),
         (
             &["run", "--backend=http://127.0.0.1:99999"],
