@@ -47,7 +47,7 @@ async fn write(
     (acknowledged, refused)
 }
 
-/// The pause of each writer: everything else has to be done on the same cores, and four of them still write at each moment of a step.
+/// The pause of each writer: everything else has to be done on the same cores.
 const PACE: Duration = Duration::from_millis(5);
 
 /// How many objects come and go.
